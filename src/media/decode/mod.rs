@@ -1,0 +1,1 @@
+//! Encoded image bytes to RGB8 pixels, equal to those of vLLM.

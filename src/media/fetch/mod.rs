@@ -1,0 +1,1 @@
+//! Fetching images from URLs that strangers send.

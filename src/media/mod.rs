@@ -1,0 +1,7 @@
+//! From the source of an image to its pixels.
+//!
+//! - [`decode`]: encoded bytes to RGB8, exactly as vLLM would decode them; a file a format.
+//! - [`fetch`]: http(s) URLs to bytes, within a policy and limits.
+
+pub mod decode;
+pub mod fetch;
