@@ -32,7 +32,6 @@ struct Table {
 #[derive(Clone, Deserialize)]
 struct Case {
     name: String,
-    kind: String,
     group: String,
     #[serde(default)]
     literal: String,
@@ -124,7 +123,6 @@ fn expect(expected: &Expected, outcomes: &[Outcome], bodies: &Bodies) -> Result<
     let right = match expected.status.as_str() {
         "ok" => all(&["ok"]),
         "client_error" => all(&["client_error"]) || expected.lenient_ok.is_some() && all(&["ok"]),
-        // The table's own words: "a clear 4xx/502/504 naming the media fetch".
         "upstream_error" => all(&["upstream_error"]),
         "ok_or_client_error" => all(&["ok", "client_error"]),
         "ok_or_upstream_error" => all(&["ok", "upstream_error"]),
@@ -238,7 +236,8 @@ async fn http(case: &Case, bodies: &Bodies) -> Result<(), String> {
         // One fetch for all of them is the loader's; here they all get it.
         _ => futures_util::future::join_all((0..case.expected.concurrency.unwrap_or(1)).map(|_| fetch(first))).await,
     };
-    let targets = origin.requests().iter().filter_map(|head| head.split(' ').nth(1).map(str::to_owned)).collect::<Vec<_>>();
+    let targets =
+        origin.requests().iter().filter_map(|head| head.split(' ').nth(1).map(str::to_owned)).collect::<Vec<_>>();
     if paths.iter().any(|path| !targets.iter().any(|target| target == path)) {
         return Err(format!("asked for {targets:?} and not for {paths:?}"));
     }
@@ -269,7 +268,7 @@ async fn dns(behaviour: &Behaviour, bodies: &Bodies) -> Outcome {
     let mut config = loopback_config(&[port]);
     config.allow_cidrs = vec!["127.0.0.2".parse().unwrap()];
     config.allowed_domains = vec!["example.test".to_owned()];
-    // The pause before a retry would else be the test's.
+    // Each request makes a new connection, and so a new lookup.
     config.max_idle_connections = 0;
     if word == "timeout" {
         config.connect_timeout = Duration::from_millis(100);

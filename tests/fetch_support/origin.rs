@@ -141,7 +141,8 @@ impl Play {
     async fn serve(&self, mut stream: impl Stream) {
         while let Some(head) = read_head(&mut stream).await {
             self.seen.requests.lock().unwrap().push(head.clone());
-            let Some(behaviour) = self.script.get(self.next.fetch_add(1, Ordering::SeqCst)).or(self.script.last()) else {
+            let Some(behaviour) = self.script.get(self.next.fetch_add(1, Ordering::SeqCst)).or(self.script.last())
+            else {
                 return;
             };
             let keep_open = self.answer(&mut stream, behaviour, &head).await.unwrap_or(false);
@@ -192,7 +193,12 @@ impl Play {
         Ok(!closes)
     }
 
-    async fn write_head(&self, stream: &mut impl Stream, behaviour: &Behaviour, body_len: usize) -> std::io::Result<()> {
+    async fn write_head(
+        &self,
+        stream: &mut impl Stream,
+        behaviour: &Behaviour,
+        body_len: usize,
+    ) -> std::io::Result<()> {
         let mut head = format!("HTTP/1.1 {} Because\r\n", behaviour.status).into_bytes();
         let mut fields = behaviour.headers.list();
         let has = |name: &str| fields.iter().any(|(field, _)| field.eq_ignore_ascii_case(name));
@@ -211,9 +217,8 @@ impl Play {
         };
         fields.extend(framing.map(|(name, value)| (name.to_owned(), value)));
         for (name, value) in fields {
-            let value = repeated(&value)
-                .replace("{host}", &self.host)
-                .replace("{other}", &self.canary_port.to_string());
+            let value =
+                repeated(&value).replace("{host}", &self.host).replace("{other}", &self.canary_port.to_string());
             head.extend_from_slice(name.as_bytes());
             head.extend_from_slice(b": ");
             // Header values are bytes: Latin-1, as Python writes them.
