@@ -2,7 +2,13 @@
 //!
 //! The modules in the order in which a request meets them; a module knows only those listed after it and [`error`].
 //!
+//! - [`request`]: the media parts of a body are found as byte spans, and replaced.
 //! - [`media`]: a source (http URL or data: URI) becomes bytes, bytes become pixels in the arena, pixels get a name.
+//! - [`memory`]: the arena, slots of it, and budgets: where bytes are, and how many there may be.
+//! - [`transfer`]: pixels from the arena into a worker's landing memory, over NIXL.
 
 pub mod error;
 pub mod media;
+pub mod memory;
+pub mod request;
+pub mod transfer;

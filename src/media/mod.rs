@@ -1,7 +1,9 @@
 //! From the source of an image to its pixels.
 //!
+//! - [`content`]: what a picture is called: content hash and media id.
 //! - [`decode`]: encoded bytes to RGB8, exactly as vLLM would decode them; a file a format.
 //! - [`fetch`]: http(s) URLs to bytes, within a policy and limits.
 
+pub mod content;
 pub mod decode;
 pub mod fetch;
