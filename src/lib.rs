@@ -6,9 +6,13 @@
 //! - [`media`]: a source (http URL or data: URI) becomes bytes, bytes become pixels in the arena, pixels get a name.
 //! - [`memory`]: the arena, slots of it, and budgets: where bytes are, and how many there may be.
 //! - [`transfer`]: pixels from the arena into a worker's landing memory, over NIXL.
+//! - [`worker`]: who the workers are, whether they live, what they granted.
+//! - [`observe`]: metrics and logs.
 
 pub mod error;
 pub mod media;
 pub mod memory;
+pub mod observe;
 pub mod request;
 pub mod transfer;
+pub mod worker;
