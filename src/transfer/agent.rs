@@ -168,11 +168,11 @@ impl NixlAgent {
         let _ = self.commands.send(Command::Forget { peer });
     }
 
-    /// WRITEs a slot to a peer, then notifies it.
-    pub async fn push(&self, request: PushRequest) -> Result<PushReport, PushError> {
+    /// WRITEs a slot to a peer, then notifies it. The transfer begins at once, whether or not the future is polled.
+    pub fn push(&self, request: PushRequest) -> impl Future<Output = Result<PushReport, PushError>> + use<> {
         let (reply, answer) = oneshot::channel();
-        self.commands.send(Command::Push { request, reply }).map_err(|_| PushError::AgentGone)?;
-        answer.await.map_err(|_| PushError::AgentGone)?
+        let sent = self.commands.send(Command::Push { request, reply }).is_ok();
+        async move { if sent { answer.await.map_err(|_| PushError::AgentGone)? } else { Err(PushError::AgentGone) } }
     }
 
     /// While the guard lives, notifications are looked for often.
