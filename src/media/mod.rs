@@ -2,8 +2,10 @@
 //!
 //! - [`content`]: what a picture is called: content hash and media id.
 //! - [`decode`]: encoded bytes to RGB8, exactly as vLLM would decode them; a file a format.
+//! - [`source`]: the text that a client sends as an image's URL, taken apart and not changed.
 //! - [`fetch`]: http(s) URLs to bytes, within a policy and limits.
 
 pub mod content;
 pub mod decode;
 pub mod fetch;
+pub mod source;

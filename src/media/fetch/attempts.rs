@@ -1,0 +1,77 @@
+//! The loop around hops: redirects inside an attempt, attempts inside a fetch, all inside one time limit.
+
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::error::FetchError;
+use super::freshness::{Freshness, Validators};
+use super::hop::Hop;
+use super::retry::back_off;
+use super::{Fetched, Fetcher};
+use crate::media::source::HttpUrl;
+
+/// What a fetch came to.
+pub(super) enum Outcome {
+    Image(Fetched),
+    NotModified(Freshness),
+}
+
+impl Fetcher {
+    pub(super) async fn run(&self, url: &HttpUrl, known: Option<&Validators>) -> Result<Outcome, FetchError> {
+        let deadline = Instant::now() + self.config.total_timeout;
+        timeout_at(deadline, self.attempts(url, known, deadline))
+            .await
+            .unwrap_or(Err(FetchError::TotalTimeout(self.config.total_timeout)))
+    }
+
+    /// Tries again what is transient, if there is time for it. An attempt starts at the first URL: a redirect may lead
+    /// elsewhere next time.
+    async fn attempts(
+        &self,
+        url: &HttpUrl,
+        known: Option<&Validators>,
+        deadline: Instant,
+    ) -> Result<Outcome, FetchError> {
+        let mut retries = 0;
+        loop {
+            let error = match self.follow(url, known, deadline, retries).await {
+                Err(error) if error.is_transient() && retries < self.config.max_retries => error,
+                result => return result,
+            };
+            let pause = back_off(retries).max(error.retry_after().unwrap_or_default());
+            if pause >= deadline.saturating_duration_since(Instant::now()) {
+                // It would end as a timeout, and say less.
+                return Err(error);
+            }
+            tracing::debug!(%url, %error, ?pause, "fetching again");
+            sleep(pause).await;
+            retries += 1;
+        }
+    }
+
+    async fn follow(
+        &self,
+        url: &HttpUrl,
+        known: Option<&Validators>,
+        deadline: Instant,
+        retries: u32,
+    ) -> Result<Outcome, FetchError> {
+        let mut url = url.clone();
+        let mut redirects = 0;
+        loop {
+            match self.hop(&url, known, deadline).await? {
+                Hop::Redirect(_) if redirects == self.config.max_redirects => {
+                    return Err(FetchError::TooManyRedirects { max: redirects });
+                }
+                Hop::Redirect(next) => {
+                    url = next;
+                    redirects += 1;
+                }
+                Hop::NotModified(freshness) => return Ok(Outcome::NotModified(freshness)),
+                Hop::Image { bytes, wire_bytes, validators, freshness } => {
+                    let fetched = Fetched { bytes, validators, freshness, wire_bytes, redirects, retries };
+                    return Ok(Outcome::Image(fetched));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! What may be fetched, from where, and at what cost. The defaults suit a gateway on a public endpoint.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use http::HeaderValue;
+use ipnet::IpNet;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use thiserror::Error;
+
+use crate::media::source::Host;
+
+/// The settings of the fetcher. Times are written in milliseconds in files (`connect_timeout_ms = 3000`).
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct FetchConfig {
+    /// Hosts, names or addresses, that may be reached although they are, or resolve to, private addresses. An entry is
+    /// exact; it vouches for the name, whoever answers for it, but never for a metadata address. It allows no ports.
+    pub allow_hosts: Vec<String>,
+    /// Networks that may be reached although they are not public, by names that resolve there and by URLs with an
+    /// address for a host. An entry allows exactly what it says, metadata addresses too. A bare address is a network of one.
+    pub allow_cidrs: Vec<Cidr>,
+    /// Ports that may be reached besides 80 and 443, on any host that may be reached.
+    pub allow_ports: BTreeSet<u16>,
+    /// If any are named, no other hosts are fetched, whatever else allows them. `example.com` means that name alone,
+    /// `.example.com` or `*.example.com` every name below it.
+    pub allowed_domains: Vec<String>,
+
+    /// Largest image, in bytes on the wire, and again in bytes once a content coding is undone.
+    pub max_bytes: usize,
+    /// Largest head of a response, in bytes. At least 8192.
+    pub max_header_bytes: usize,
+    /// Redirects that are followed in one fetch.
+    pub max_redirects: u32,
+    /// Attempts after the first, in one fetch, for what is transient.
+    pub max_retries: u32,
+
+    /// Longest time to a connection: resolving, TCP, TLS.
+    #[serde(rename = "connect_timeout_ms", with = "millis")]
+    pub connect_timeout: Duration,
+    /// Longest time from a request to the complete head of its response.
+    #[serde(rename = "first_byte_timeout_ms", with = "millis")]
+    pub first_byte_timeout: Duration,
+    /// Longest time of one fetch in all: waiting for a turn, resolving, redirects, retries and bodies.
+    #[serde(rename = "total_timeout_ms", with = "millis")]
+    pub total_timeout: Duration,
+
+    /// Requests that are under way at one time.
+    pub max_concurrent: usize,
+    /// Requests that are under way at one time to one host and port.
+    pub max_concurrent_per_host: usize,
+    /// Names that are being resolved at one time. Each occupies a thread until the system's resolver answers.
+    pub max_concurrent_lookups: usize,
+    /// Connections that are kept open for the next request, in all. 0 keeps none.
+    pub max_idle_connections: usize,
+    /// How long a connection is kept open for the next request.
+    #[serde(rename = "idle_timeout_ms", with = "millis")]
+    pub idle_timeout: Duration,
+
+    /// What origins are told about who asks. Some answer 403 to clients that do not say, or that give no address.
+    pub user_agent: String,
+    /// PEM files with certificate authorities to trust besides those of the system.
+    pub ca_files: Vec<PathBuf>,
+}
+
+impl Default for FetchConfig {
+    fn default() -> Self {
+        Self {
+            allow_hosts: Vec::new(),
+            allow_cidrs: Vec::new(),
+            allow_ports: BTreeSet::new(),
+            allowed_domains: Vec::new(),
+            max_bytes: 20 << 20,
+            max_header_bytes: 64 << 10,
+            max_redirects: 5,
+            max_retries: 2,
+            connect_timeout: Duration::from_secs(3),
+            first_byte_timeout: Duration::from_secs(5),
+            total_timeout: Duration::from_secs(10),
+            max_concurrent: 256,
+            max_concurrent_per_host: 32,
+            max_concurrent_lookups: 64,
+            max_idle_connections: 64,
+            idle_timeout: Duration::from_secs(15),
+            user_agent: concat!("mediagate/", env!("CARGO_PKG_VERSION"), " (image fetcher of an AI inference gateway)")
+                .to_owned(),
+            ca_files: Vec::new(),
+        }
+    }
+}
+
+impl FetchConfig {
+    /// Checks what the types cannot.
+    ///
+    /// # Errors
+    ///
+    /// The first setting that makes no sense.
+    pub fn validate(&self) -> Result<(), FetchConfigError> {
+        /// hyper's smallest read buffer.
+        const MIN_HEADER_BYTES: usize = 8192;
+
+        let positive = [
+            ("max_bytes", self.max_bytes),
+            ("max_concurrent", self.max_concurrent),
+            ("max_concurrent_per_host", self.max_concurrent_per_host),
+            ("max_concurrent_lookups", self.max_concurrent_lookups),
+        ];
+        if let Some((setting, _)) = positive.into_iter().find(|(_, value)| *value == 0) {
+            return Err(FetchConfigError::Zero { setting });
+        }
+        let times = [
+            ("connect_timeout_ms", self.connect_timeout),
+            ("first_byte_timeout_ms", self.first_byte_timeout),
+            ("total_timeout_ms", self.total_timeout),
+        ];
+        if let Some((setting, _)) = times.into_iter().find(|(_, value)| value.is_zero()) {
+            return Err(FetchConfigError::Zero { setting });
+        }
+        if self.max_header_bytes < MIN_HEADER_BYTES {
+            return Err(FetchConfigError::HeaderBytes { min: MIN_HEADER_BYTES });
+        }
+        if self.allow_ports.contains(&0) {
+            return Err(FetchConfigError::Zero { setting: "allow_ports" });
+        }
+        self.user_agent_header()?;
+        self.hosts()?;
+        self.domains()?;
+        Ok(())
+    }
+
+    pub(super) fn user_agent_header(&self) -> Result<HeaderValue, FetchConfigError> {
+        match HeaderValue::from_str(&self.user_agent) {
+            Ok(value) if !value.is_empty() => Ok(value),
+            _ => Err(FetchConfigError::UserAgent),
+        }
+    }
+
+    pub(super) fn hosts(&self) -> Result<Vec<Host>, FetchConfigError> {
+        self.allow_hosts.iter().map(|text| parse_host(text, "allow_hosts")).collect()
+    }
+
+    pub(super) fn domains(&self) -> Result<Vec<DomainPattern>, FetchConfigError> {
+        self.allowed_domains.iter().map(|text| DomainPattern::parse(text)).collect()
+    }
+}
+
+/// A setting of the fetcher that makes no sense.
+#[derive(Debug, Error)]
+#[allow(missing_docs)] // The sentence says it.
+pub enum FetchConfigError {
+    #[error("{setting} may not be 0")]
+    Zero { setting: &'static str },
+    #[error("max_header_bytes has to be at least {min}")]
+    HeaderBytes { min: usize },
+    #[error("user_agent is empty or holds characters that a header may not have")]
+    UserAgent,
+    #[error("{setting}: {text:?} is not a host; give a name or an address, without scheme, port or path")]
+    Host { setting: &'static str, text: String },
+    #[error("{text:?} is not an address or a network such as 10.0.0.0/8")]
+    Cidr { text: String },
+    #[error("ca_files: {} cannot be read as PEM certificates", path.display())]
+    CaFile {
+        path: PathBuf,
+        #[source]
+        cause: rustls::pki_types::pem::Error,
+    },
+    #[error("ca_files: {} holds no usable certificate", path.display())]
+    CaFileEmpty { path: PathBuf },
+}
+
+/// Reads a host as a URL would name it, so that both are compared in the same form.
+fn parse_host(text: &str, setting: &'static str) -> Result<Host, FetchConfigError> {
+    match text.parse::<IpAddr>() {
+        Ok(ip) => Ok(Host::Ip(ip)),
+        Err(_) => Host::parse(text).map_err(|_| FetchConfigError::Host { setting, text: text.to_owned() }),
+    }
+}
+
+/// One entry of `allowed_domains`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum DomainPattern {
+    /// This host alone.
+    Exact(Host),
+    /// Every name below this one, which is kept with its leading dot.
+    Below(String),
+}
+
+impl DomainPattern {
+    fn parse(text: &str) -> Result<Self, FetchConfigError> {
+        match text.strip_prefix('*').unwrap_or(text).strip_prefix('.') {
+            Some(parent) => match parse_host(parent, "allowed_domains")? {
+                Host::Name(name) => Ok(Self::Below(format!(".{name}"))),
+                Host::Ip(_) => Err(FetchConfigError::Host { setting: "allowed_domains", text: text.to_owned() }),
+            },
+            None => parse_host(text, "allowed_domains").map(Self::Exact),
+        }
+    }
+
+    pub(super) fn matches(&self, host: &Host) -> bool {
+        match (self, host) {
+            (Self::Exact(expected), host) => expected == host,
+            (Self::Below(suffix), Host::Name(name)) => name.len() > suffix.len() && name.ends_with(suffix.as_str()),
+            (Self::Below(_), Host::Ip(_)) => false,
+        }
+    }
+}
+
+/// A network, written `10.0.0.0/8`, or a single address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Cidr(IpNet);
+
+impl Cidr {
+    /// Whether the address is in the network. A mapped IPv4 address counts as the IPv4 address that it is.
+    pub fn contains(&self, ip: IpAddr) -> bool {
+        self.0.contains(&ip.to_canonical())
+    }
+}
+
+impl FromStr for Cidr {
+    type Err = FetchConfigError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let network = match text.parse::<IpAddr>() {
+            Ok(ip) => Ok(IpNet::from(ip.to_canonical())),
+            Err(_) => text.parse(),
+        };
+        network.map(Self).map_err(|_| FetchConfigError::Cidr { text: text.to_owned() })
+    }
+}
+
+impl TryFrom<String> for Cidr {
+    type Error = FetchConfigError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+impl From<Cidr> for String {
+    fn from(cidr: Cidr) -> Self {
+        cidr.to_string()
+    }
+}
+
+impl fmt::Display for Cidr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+/// Durations as whole milliseconds.
+mod millis {
+    use super::{Deserialize, Deserializer, Duration, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(value: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        u64::try_from(value.as_millis()).unwrap_or(u64::MAX).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        u64::deserialize(deserializer).map(Duration::from_millis)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_is_valid_and_survives_a_file() {
+        let config = FetchConfig::default();
+        config.validate().unwrap();
+        let text = toml::to_string(&config).unwrap();
+        assert!(text.contains("connect_timeout_ms = 3000"), "{text}");
+        let back: FetchConfig = toml::from_str(&text).unwrap();
+        assert_eq!(toml::to_string(&back).unwrap(), text);
+        assert_eq!(toml::from_str::<FetchConfig>("").unwrap().max_bytes, 20 << 20);
+        assert!(toml::from_str::<FetchConfig>("max_byte = 1").is_err());
+    }
+
+    #[test]
+    fn settings_without_sense_are_named() {
+        let with = |change: fn(&mut FetchConfig)| {
+            let mut config = FetchConfig::default();
+            change(&mut config);
+            config.validate().unwrap_err().to_string()
+        };
+        assert!(with(|config| config.max_bytes = 0).contains("max_bytes"));
+        assert!(with(|config| config.total_timeout = Duration::ZERO).contains("total_timeout_ms"));
+        assert!(with(|config| config.max_header_bytes = 100).contains("8192"));
+        assert!(with(|config| config.user_agent = "a\nb".into()).contains("user_agent"));
+        for host in ["", "http://x", "x:80", "x:81", "x/", "a b", "u@x"] {
+            let config = FetchConfig { allow_hosts: vec![host.into()], ..FetchConfig::default() };
+            assert!(config.validate().unwrap_err().to_string().contains("allow_hosts"), "{host}");
+        }
+        for domain in ["", ".", "*", "*.127.0.0.1", "*x.com"] {
+            let config = FetchConfig { allowed_domains: vec![domain.into()], ..FetchConfig::default() };
+            assert!(config.validate().is_err(), "{domain}");
+        }
+    }
+
+    #[test]
+    fn hosts_are_read_in_every_form() {
+        for (text, host) in [
+            ("Example.COM.", "example.com"),
+            ("bücher.example", "xn--bcher-kva.example"),
+            ("127.0.0.1", "127.0.0.1"),
+            ("::1", "[::1]"),
+            ("[::1]", "[::1]"),
+        ] {
+            assert_eq!(parse_host(text, "allow_hosts").unwrap().to_string(), host);
+        }
+    }
+
+    #[test]
+    fn domains_match_exactly_or_below() {
+        let matches =
+            |pattern: &str, host: &str| DomainPattern::parse(pattern).unwrap().matches(&Host::parse(host).unwrap());
+        assert!(matches("example.com", "EXAMPLE.com."));
+        assert!(!matches("example.com", "cdn.example.com"));
+        assert!(!matches("example.com", "badexample.com"));
+        for pattern in [".example.com", "*.example.com"] {
+            assert!(matches(pattern, "cdn.example.com"));
+            assert!(matches(pattern, "a.b.example.com."));
+            assert!(!matches(pattern, "example.com"));
+            assert!(!matches(pattern, "badexample.com"));
+            assert!(!matches(pattern, "example.com.evil.test"));
+        }
+        assert!(matches("127.0.0.1", "127.1"));
+    }
+
+    #[test]
+    fn networks_are_read_with_and_without_a_prefix() {
+        let contains = |cidr: &str, ip: &str| cidr.parse::<Cidr>().unwrap().contains(ip.parse().unwrap());
+        assert!(contains("10.0.0.0/8", "10.255.0.1"));
+        assert!(contains("10.0.0.0/8", "::ffff:10.0.0.1"));
+        assert!(!contains("10.0.0.0/8", "11.0.0.1"));
+        assert!(contains("127.0.0.1", "127.0.0.1"));
+        assert!(!contains("127.0.0.1", "127.0.0.2"));
+        assert!(contains("fd00::/8", "fd12::1"));
+        for text in ["", "10.0.0.0/33", "10.0.0/8", "example.com"] {
+            assert!(text.parse::<Cidr>().is_err(), "{text}");
+        }
+    }
+}

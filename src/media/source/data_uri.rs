@@ -1,0 +1,238 @@
+//! Data URIs (RFC 2397) with base64 content.
+//!
+//! What is accepted is what vLLM accepts, so that a request means the same with and without the gateway:
+//!
+//! - The first comma ends the header, even inside a quoted parameter.
+//! - The header has to end in `;base64`, in any case. What stands before is not read: no media type at all, any
+//!   parameters, a wrong type (`text/html`) are fine, since the bytes decide what the picture is.
+//! - The content is the standard alphabet with padding, and nothing else: no white space or line breaks, no `%3D`, no
+//!   `-` and `_`, no second comma, nothing behind the padding. A lenient decoder drops such characters and hands the
+//!   codec other bytes than the client meant (a space is often a `+` that a form decoder ate).
+//! - Bits that the last character before the padding has left over may be set, as in `QR==`: vLLM's decoder takes them.
+//! - The percent form without `;base64` is refused: no client sends pictures that way.
+
+use std::fmt;
+
+use bytes::Bytes;
+
+use super::{Base64Flaw, SourceError};
+
+/// A data URI, split but not decoded: two borrowed slices of the request's text.
+#[derive(Clone, Copy)]
+pub struct DataUri<'a> {
+    header: &'a str,
+    payload: &'a str,
+}
+
+impl<'a> DataUri<'a> {
+    /// Parses what follows `data:`.
+    pub(super) fn parse(rest: &'a str) -> Result<Self, SourceError> {
+        const TOKEN: &[u8] = b";base64";
+
+        let comma = memchr::memchr(b',', rest.as_bytes()).ok_or(SourceError::DataWithoutComma)?;
+        let (header, payload) = (&rest[..comma], &rest[comma + 1..]);
+        let is_base64 = header
+            .len()
+            .checked_sub(TOKEN.len())
+            .is_some_and(|start| header.as_bytes()[start..].eq_ignore_ascii_case(TOKEN));
+        if !is_base64 {
+            return Err(SourceError::DataNotBase64);
+        }
+        if payload.is_empty() {
+            return Err(SourceError::DataEmpty);
+        }
+        Ok(Self { header: &header[..header.len() - TOKEN.len()], payload })
+    }
+
+    /// The media type with its parameters, as the client wrote it. Unchecked; often wrong.
+    pub fn media_type(&self) -> &'a str {
+        self.header
+    }
+
+    /// The base64 text, as the client wrote it.
+    pub fn payload(&self) -> &'a str {
+        self.payload
+    }
+
+    /// Bytes that [`decode`](Self::decode) will give, if the text is valid. Known without decoding.
+    pub fn decoded_len(&self) -> usize {
+        let padding = self.payload.bytes().rev().take(2).take_while(|byte| *byte == b'=').count();
+        (self.payload.len() / 4 * 3).saturating_sub(padding)
+    }
+
+    /// The bytes of the picture. The limit is checked before anything is allocated or decoded.
+    ///
+    /// # Errors
+    ///
+    /// [`SourceError::TooLarge`] or [`SourceError::Base64`].
+    pub fn decode(&self, max_bytes: usize) -> Result<Bytes, SourceError> {
+        let len = self.decoded_len();
+        if len > max_bytes {
+            return Err(SourceError::TooLarge { max_bytes });
+        }
+        let text = self.payload.as_bytes();
+        if !text.len().is_multiple_of(4) {
+            return Err(SourceError::Base64(flaw_of(text)));
+        }
+        // The SIMD decoder refuses left-over bits. Only the last four characters can have any, or padding, so they go by
+        // hand, and the others may not have any.
+        let (body, last) = text.split_at(text.len() - 4);
+        let mut bytes = Vec::with_capacity(len);
+        base64_simd::STANDARD_NO_PAD
+            .decode_append(body, &mut bytes)
+            .ok()
+            .and_then(|()| decode_last(last, &mut bytes))
+            .ok_or_else(|| SourceError::Base64(flaw_of(text)))?;
+        debug_assert_eq!(bytes.len(), len);
+        if bytes.is_empty() {
+            return Err(SourceError::DataEmpty);
+        }
+        Ok(bytes.into())
+    }
+}
+
+/// Appends the one to three bytes of the last four characters.
+fn decode_last(last: &[u8], bytes: &mut Vec<u8>) -> Option<()> {
+    let padding = last.iter().rev().take_while(|byte| **byte == b'=').count();
+    if padding > 2 {
+        return None;
+    }
+    let mut bits = 0u32;
+    for byte in &last[..4 - padding] {
+        bits = bits << 6 | u32::from(sextet(*byte)?);
+    }
+    bits <<= 6 * padding;
+    bytes.extend_from_slice(&bits.to_be_bytes()[1..4 - padding]);
+    Some(())
+}
+
+fn sextet(byte: u8) -> Option<u8> {
+    match byte {
+        b'A'..=b'Z' => Some(byte - b'A'),
+        b'a'..=b'z' => Some(byte - b'a' + 26),
+        b'0'..=b'9' => Some(byte - b'0' + 52),
+        b'+' => Some(62),
+        b'/' => Some(63),
+        _ => None,
+    }
+}
+
+/// Names the mistake, for a text that is known to be wrong. The commonest mistakes come first.
+fn flaw_of(text: &[u8]) -> Base64Flaw {
+    let body = text.strip_suffix(b"==").or_else(|| text.strip_suffix(b"=")).unwrap_or(text);
+    match body.iter().find(|byte| sextet(**byte).is_none()) {
+        None => Base64Flaw::Length,
+        Some(b'=') => Base64Flaw::Length,
+        Some(b'%') => Base64Flaw::PercentEncoded,
+        Some(b'-' | b'_') => Base64Flaw::UrlSafeAlphabet,
+        Some(byte) if byte.is_ascii_whitespace() => Base64Flaw::WhiteSpace,
+        Some(_) => Base64Flaw::Alphabet,
+    }
+}
+
+/// Shows sizes, never content.
+impl fmt::Debug for DataUri<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "data:({} bytes of header),({} characters of base64)", self.header.len(), self.payload.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn decode(rest: &str) -> Result<Bytes, SourceError> {
+        DataUri::parse(rest)?.decode(64)
+    }
+
+    #[test]
+    fn any_header_that_ends_in_base64_is_accepted() {
+        for header in [
+            "",
+            "image/png",
+            "text/html",
+            "image/png;charset=utf-8",
+            "image/png;name=a.png;charset=utf-8",
+            "image/png;name=\"a;b.png\"",
+            "data:image/png",
+        ] {
+            for token in [";base64", ";BASE64", ";Base64"] {
+                let rest = format!("{header}{token},QUJD");
+                assert_eq!(decode(&rest).unwrap(), "ABC", "{rest}");
+                assert_eq!(DataUri::parse(&rest).unwrap().media_type(), header);
+            }
+        }
+    }
+
+    #[test]
+    fn headers_that_say_something_else_are_refused() {
+        use SourceError::{DataEmpty, DataNotBase64, DataWithoutComma};
+        for (rest, error) in [
+            ("image/png;base64", DataWithoutComma),
+            ("", DataWithoutComma),
+            (",", DataNotBase64),
+            ("base64,QUJD", DataNotBase64),
+            ("image/png;base64 ,QUJD", DataNotBase64),
+            ("image/png;name=\"a,b.png\";base64,QUJD", DataNotBase64),
+            ("image/svg+xml;utf8,<svg/>", DataNotBase64),
+            ("image/png;base64,", DataEmpty),
+        ] {
+            assert_eq!(decode(rest).unwrap_err(), error, "{rest}");
+        }
+    }
+
+    #[test]
+    fn the_alphabet_is_strict_and_the_mistake_is_named() {
+        use Base64Flaw::{Alphabet, Length, PercentEncoded, UrlSafeAlphabet, WhiteSpace};
+        for (text, flaw) in [
+            ("QUJD\n", WhiteSpace),
+            (" QUJD", WhiteSpace),
+            ("QU\r\nJD", WhiteSpace),
+            ("QQ%3D%3D", PercentEncoded),
+            ("Q-_B", UrlSafeAlphabet),
+            ("QQ", Length),
+            ("QQ=", Length),
+            ("QQ===", Length),
+            ("Q===", Length),
+            ("====", Length),
+            ("QQ==QUJD", Length),
+            ("QUJD,AAAA", Alphabet),
+            ("QUJD?x=1", Alphabet),
+            ("QU\0D", Alphabet),
+            ("QUéD", Alphabet),
+        ] {
+            assert_eq!(decode(&format!(";base64,{text}")).unwrap_err(), SourceError::Base64(flaw), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn left_over_bits_are_ignored_as_vllm_does() {
+        assert_eq!(decode(";base64,QR==").unwrap(), "A");
+        assert_eq!(decode(";base64,QUJ=").unwrap(), "AB");
+    }
+
+    #[test]
+    fn the_limit_is_exact() {
+        let uri = DataUri::parse(";base64,QUJDRA==").unwrap();
+        assert_eq!(uri.decoded_len(), 4);
+        assert_eq!(uri.decode(4).unwrap(), "ABCD");
+        assert_eq!(uri.decode(3).unwrap_err(), SourceError::TooLarge { max_bytes: 3 });
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_encoded_is_decoded(bytes in prop::collection::vec(any::<u8>(), 1..200)) {
+            let rest = format!("image/png;base64,{}", base64_simd::STANDARD.encode_to_string(&bytes));
+            let uri = DataUri::parse(&rest).unwrap();
+            prop_assert_eq!(uri.decoded_len(), bytes.len());
+            prop_assert_eq!(uri.decode(bytes.len()).unwrap(), bytes);
+        }
+
+        #[test]
+        fn no_content_makes_it_panic(text in "[A-Za-z0-9+/=%\\-_ \n]{0,24}") {
+            let _ = decode(&format!(";base64,{text}"));
+        }
+    }
+}
