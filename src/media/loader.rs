@@ -23,7 +23,7 @@ use super::{
     cache::{Known, MediaCache, SourceKey},
     content::{Name, Scope},
     decode::{self, DecodeError, DecodeLimits, Probe},
-    fetch::{FetchConfig, FetchConfigError, FetchError, Fetched, Fetcher, Freshness, Refetched, Validators},
+    fetch::{FetchConfig, FetchConfigError, FetchError, Fetched, Fetcher, Freshness, Revalidated, Validators},
     picture::{Media, Original, Picture},
     source::{HttpUrl, Source, SourceError},
 };
@@ -279,8 +279,8 @@ impl Loader {
                 let fetched = match known {
                     Some(Known::Stale(picture, validators)) => {
                         match self.fetcher.fetch_if_changed(&url, &validators).await? {
-                            Refetched::NotModified(unchanged) => {
-                                if let Some(fresh) = self.freshness(&unchanged.freshness) {
+                            Revalidated::NotModified(said) => {
+                                if let Some(fresh) = self.freshness(&said) {
                                     let id = picture.name.media_id;
                                     self.cache.remember(key.clone(), id, fresh, validators);
                                 }
@@ -288,7 +288,7 @@ impl Loader {
                                 times.fetch = start.elapsed();
                                 return Ok(Loaded { media: Media::Picture(picture), times });
                             }
-                            Refetched::Changed(fetched) => fetched,
+                            Revalidated::Changed(fetched) => fetched,
                         }
                     }
                     _ => self.fetcher.fetch(&url).await?,
