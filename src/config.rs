@@ -65,7 +65,14 @@ pub struct ServeArgs {
     #[arg(long, env = "MEDIAGATE_ADMIN_LISTEN", value_name = "ADDR", default_value = "127.0.0.1:9090")]
     pub admin_listen: SocketAddr,
     /// Base URL of a `vllm serve` (repeatable; in the variable separated by commas)
-    #[arg(long = "worker", id = "worker", env = "MEDIAGATE_WORKER", value_name = "URL", value_delimiter = ',', required = true)]
+    #[arg(
+        long = "worker",
+        id = "worker",
+        env = "MEDIAGATE_WORKER",
+        value_name = "URL",
+        value_delimiter = ',',
+        required = true
+    )]
     pub workers: Vec<String>,
     /// Decode images here and push the pixels to the workers; without it, image URLs pass to the workers
     #[arg(long, env = "MEDIAGATE_FRONTEND_DECODING", value_name = "BOOL", default_value = "false",
@@ -131,61 +138,175 @@ pub struct ServeArgs {
 #[derive(Debug, Args)]
 pub struct MediaArgs {
     /// Network whose hosts may be fetched from although it is not public (repeatable)
-    #[arg(long = "media-allow-cidr", id = "media_allow_cidr", env = "MEDIAGATE_MEDIA_ALLOW_CIDR", value_name = "CIDR", value_delimiter = ',')]
+    #[arg(
+        long = "media-allow-cidr",
+        id = "media_allow_cidr",
+        env = "MEDIAGATE_MEDIA_ALLOW_CIDR",
+        value_name = "CIDR",
+        value_delimiter = ','
+    )]
     pub allow_cidrs: Vec<Cidr>,
     /// Host, name or address, that may be fetched from although it is not public (repeatable)
-    #[arg(long = "media-allow-host", id = "media_allow_host", env = "MEDIAGATE_MEDIA_ALLOW_HOST", value_name = "NAME", value_delimiter = ',')]
+    #[arg(
+        long = "media-allow-host",
+        id = "media_allow_host",
+        env = "MEDIAGATE_MEDIA_ALLOW_HOST",
+        value_name = "NAME",
+        value_delimiter = ','
+    )]
     pub allow_hosts: Vec<String>,
     /// Port that may be fetched from besides 80 and 443 (repeatable)
-    #[arg(long = "media-allow-port", id = "media_allow_port", env = "MEDIAGATE_MEDIA_ALLOW_PORT", value_name = "PORT", value_delimiter = ',')]
+    #[arg(
+        long = "media-allow-port",
+        id = "media_allow_port",
+        env = "MEDIAGATE_MEDIA_ALLOW_PORT",
+        value_name = "PORT",
+        value_delimiter = ','
+    )]
     pub allow_ports: Vec<u16>,
     /// If any are named, only these are fetched from: `example.com` that name, `.example.com` all below it (repeatable)
-    #[arg(long = "media-allowed-domain", id = "media_allowed_domain", env = "MEDIAGATE_MEDIA_ALLOWED_DOMAIN", value_name = "NAME", value_delimiter = ',')]
+    #[arg(
+        long = "media-allowed-domain",
+        id = "media_allowed_domain",
+        env = "MEDIAGATE_MEDIA_ALLOWED_DOMAIN",
+        value_name = "NAME",
+        value_delimiter = ','
+    )]
     pub allowed_domains: Vec<String>,
     /// Largest image file
-    #[arg(long = "media-max-bytes", id = "media_max_bytes", env = "MEDIAGATE_MEDIA_MAX_BYTES", value_name = "BYTES", default_value = "20MiB")]
+    #[arg(
+        long = "media-max-bytes",
+        id = "media_max_bytes",
+        env = "MEDIAGATE_MEDIA_MAX_BYTES",
+        value_name = "BYTES",
+        default_value = "20MiB"
+    )]
     pub max_bytes: ByteSize,
     /// Largest image, in pixels
-    #[arg(long = "media-max-pixels", id = "media_max_pixels", env = "MEDIAGATE_MEDIA_MAX_PIXELS", value_name = "N", default_value = "50000000")]
+    #[arg(
+        long = "media-max-pixels",
+        id = "media_max_pixels",
+        env = "MEDIAGATE_MEDIA_MAX_PIXELS",
+        value_name = "N",
+        default_value = "50000000"
+    )]
     pub max_pixels: u64,
     /// Longest side of an image, in pixels
-    #[arg(long = "media-max-side", id = "media_max_side", env = "MEDIAGATE_MEDIA_MAX_SIDE", value_name = "N", default_value = "16384")]
+    #[arg(
+        long = "media-max-side",
+        id = "media_max_side",
+        env = "MEDIAGATE_MEDIA_MAX_SIDE",
+        value_name = "N",
+        default_value = "16384"
+    )]
     pub max_side: u32,
     /// Time for one fetch in all: DNS, redirects and retries
-    #[arg(long = "media-timeout-ms", id = "media_timeout_ms", env = "MEDIAGATE_MEDIA_TIMEOUT_MS", value_name = "MS", default_value = "10000")]
+    #[arg(
+        long = "media-timeout-ms",
+        id = "media_timeout_ms",
+        env = "MEDIAGATE_MEDIA_TIMEOUT_MS",
+        value_name = "MS",
+        default_value = "10000"
+    )]
     pub timeout_ms: u64,
     /// Time to connect to an origin
-    #[arg(long = "media-connect-timeout-ms", id = "media_connect_timeout_ms", env = "MEDIAGATE_MEDIA_CONNECT_TIMEOUT_MS", value_name = "MS", default_value = "3000")]
+    #[arg(
+        long = "media-connect-timeout-ms",
+        id = "media_connect_timeout_ms",
+        env = "MEDIAGATE_MEDIA_CONNECT_TIMEOUT_MS",
+        value_name = "MS",
+        default_value = "3000"
+    )]
     pub connect_timeout_ms: u64,
     /// Time for an origin to begin its answer
-    #[arg(long = "media-first-byte-timeout-ms", id = "media_first_byte_timeout_ms", env = "MEDIAGATE_MEDIA_FIRST_BYTE_TIMEOUT_MS", value_name = "MS", default_value = "5000")]
+    #[arg(
+        long = "media-first-byte-timeout-ms",
+        id = "media_first_byte_timeout_ms",
+        env = "MEDIAGATE_MEDIA_FIRST_BYTE_TIMEOUT_MS",
+        value_name = "MS",
+        default_value = "5000"
+    )]
     pub first_byte_timeout_ms: u64,
     /// Redirects followed in one fetch
-    #[arg(long = "media-max-redirects", id = "media_max_redirects", env = "MEDIAGATE_MEDIA_MAX_REDIRECTS", value_name = "N", default_value = "5")]
+    #[arg(
+        long = "media-max-redirects",
+        id = "media_max_redirects",
+        env = "MEDIAGATE_MEDIA_MAX_REDIRECTS",
+        value_name = "N",
+        default_value = "5"
+    )]
     pub max_redirects: u32,
     /// Attempts after the first for what is transient
-    #[arg(long = "media-max-retries", id = "media_max_retries", env = "MEDIAGATE_MEDIA_MAX_RETRIES", value_name = "N", default_value = "2")]
+    #[arg(
+        long = "media-max-retries",
+        id = "media_max_retries",
+        env = "MEDIAGATE_MEDIA_MAX_RETRIES",
+        value_name = "N",
+        default_value = "2"
+    )]
     pub max_retries: u32,
     /// Fetches under way at once
-    #[arg(long = "media-max-concurrent", id = "media_max_concurrent", env = "MEDIAGATE_MEDIA_MAX_CONCURRENT", value_name = "N", default_value = "256")]
+    #[arg(
+        long = "media-max-concurrent",
+        id = "media_max_concurrent",
+        env = "MEDIAGATE_MEDIA_MAX_CONCURRENT",
+        value_name = "N",
+        default_value = "256"
+    )]
     pub max_concurrent: usize,
     /// Fetches under way at once to one host
-    #[arg(long = "media-max-concurrent-per-host", id = "media_max_concurrent_per_host", env = "MEDIAGATE_MEDIA_MAX_CONCURRENT_PER_HOST", value_name = "N", default_value = "32")]
+    #[arg(
+        long = "media-max-concurrent-per-host",
+        id = "media_max_concurrent_per_host",
+        env = "MEDIAGATE_MEDIA_MAX_CONCURRENT_PER_HOST",
+        value_name = "N",
+        default_value = "32"
+    )]
     pub max_concurrent_per_host: usize,
     /// PEM file with certificate authorities to trust for fetching, besides the system's (repeatable)
-    #[arg(long = "media-ca-file", id = "media_ca_file", env = "MEDIAGATE_MEDIA_CA_FILE", value_name = "FILE", value_delimiter = ',')]
+    #[arg(
+        long = "media-ca-file",
+        id = "media_ca_file",
+        env = "MEDIAGATE_MEDIA_CA_FILE",
+        value_name = "FILE",
+        value_delimiter = ','
+    )]
     pub ca_files: Vec<PathBuf>,
     /// How long a URL's image is used without asking again, where the origin does not say
-    #[arg(long = "media-fresh-ms", id = "media_fresh_ms", env = "MEDIAGATE_MEDIA_FRESH_MS", value_name = "MS", default_value = "60000")]
+    #[arg(
+        long = "media-fresh-ms",
+        id = "media_fresh_ms",
+        env = "MEDIAGATE_MEDIA_FRESH_MS",
+        value_name = "MS",
+        default_value = "60000"
+    )]
     pub fresh_ms: u64,
     /// The longest that an origin's own max-age is believed
-    #[arg(long = "media-fresh-max-ms", id = "media_fresh_max_ms", env = "MEDIAGATE_MEDIA_FRESH_MAX_MS", value_name = "MS", default_value = "3600000")]
+    #[arg(
+        long = "media-fresh-max-ms",
+        id = "media_fresh_max_ms",
+        env = "MEDIAGATE_MEDIA_FRESH_MAX_MS",
+        value_name = "MS",
+        default_value = "3600000"
+    )]
     pub fresh_max_ms: u64,
     /// Image files held at once while they are fetched and decoded, in all
-    #[arg(long = "media-encoded-budget-bytes", id = "media_encoded_budget_bytes", env = "MEDIAGATE_MEDIA_ENCODED_BUDGET_BYTES", value_name = "BYTES", default_value = "1GiB")]
+    #[arg(
+        long = "media-encoded-budget-bytes",
+        id = "media_encoded_budget_bytes",
+        env = "MEDIAGATE_MEDIA_ENCODED_BUDGET_BYTES",
+        value_name = "BYTES",
+        default_value = "1GiB"
+    )]
     pub encoded_budget_bytes: ByteSize,
     /// Memory that decoders use beside the pixels themselves, in all
-    #[arg(long = "media-scratch-budget-bytes", id = "media_scratch_budget_bytes", env = "MEDIAGATE_MEDIA_SCRATCH_BUDGET_BYTES", value_name = "BYTES", default_value = "1GiB")]
+    #[arg(
+        long = "media-scratch-budget-bytes",
+        id = "media_scratch_budget_bytes",
+        env = "MEDIAGATE_MEDIA_SCRATCH_BUDGET_BYTES",
+        value_name = "BYTES",
+        default_value = "1GiB"
+    )]
     pub scratch_budget_bytes: ByteSize,
     /// Threads that decode [default: the machine's cores]
     #[arg(long = "media-decoders", id = "media_decoders", env = "MEDIAGATE_MEDIA_DECODERS", value_name = "N")]
@@ -372,7 +493,8 @@ fn usize_of(size: ByteSize) -> usize {
 /// Memory of the machine in bytes, or of the container if that has less.
 fn machine_memory() -> Option<u64> {
     let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let kib: u64 = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?.split_whitespace().next()?.parse().ok()?;
+    let kib: u64 =
+        meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?.split_whitespace().next()?.parse().ok()?;
     // Version 2 of control groups; "max" is no number.
     let limit = std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok().and_then(|text| text.trim().parse().ok());
     Some(limit.unwrap_or(u64::MAX).min(kib * 1024))

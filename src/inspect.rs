@@ -122,9 +122,9 @@ async fn inspect(input: &str, config: &MediaConfig, fetcher: &Fetcher) -> Result
 }
 
 async fn read(input: &str, config: &MediaConfig, fetcher: &Fetcher) -> Result<Bytes, InspectError> {
-    let is_url = ["http:", "https:", "data:"].iter().any(|scheme| {
-        input.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme))
-    });
+    let is_url = ["http:", "https:", "data:"]
+        .iter()
+        .any(|scheme| input.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme)));
     if is_url {
         return match Source::parse(input)? {
             Source::Http(url) => Ok(fetcher.fetch(&url).await?.bytes),

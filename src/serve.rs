@@ -11,11 +11,7 @@ use crate::{
     media::loader::MediaLoader,
     memory::{Arena, Budget},
     observe,
-    server::{
-        App, app,
-        auth::ApiKeys,
-        listen, routes,
-    },
+    server::{App, app, auth::ApiKeys, listen, routes},
     transfer::{Landings, NixlAgent, library::NixlLibrary},
     worker::{
         Registry, WorkerClient,

@@ -273,7 +273,9 @@ impl Loader {
         times.admission = start.elapsed();
 
         let file = match origin {
-            Origin::Bytes(bytes) => File { bytes, fresh: Some(self.config.fresh_max), validators: Validators::default() },
+            Origin::Bytes(bytes) => {
+                File { bytes, fresh: Some(self.config.fresh_max), validators: Validators::default() }
+            }
             Origin::Url(url) => {
                 let start = Instant::now();
                 let fetched = match known {

@@ -1,5 +1,7 @@
 //! Logs: one line an event on standard error, as text or as JSON.
 
+use std::io::IsTerminal;
+
 use clap::ValueEnum;
 use serde::Deserialize;
 use tracing_subscriber::{EnvFilter, fmt, layer::SubscriberExt, util::SubscriberInitExt};
@@ -20,8 +22,12 @@ const QUIET: &str = "nixl_sys=off";
 pub fn start(filter: &str, format: LogFormat) -> Result<(), String> {
     let filter = EnvFilter::try_new(format!("{QUIET},{filter}")).map_err(|error| error.to_string())?;
     let registry = tracing_subscriber::registry().with(filter);
+    let colours = std::io::stderr().is_terminal();
     let result = match format {
-        LogFormat::Text => registry.with(fmt::layer().with_writer(std::io::stderr).with_target(false)).try_init(),
+        LogFormat::Text => {
+            let lines = fmt::layer().with_writer(std::io::stderr).with_ansi(colours).with_target(false);
+            registry.with(lines).try_init()
+        }
         LogFormat::Json => registry.with(fmt::layer().json().with_writer(std::io::stderr)).try_init(),
     };
     result.map_err(|error| error.to_string())

@@ -382,7 +382,10 @@ mod tests {
         for (part, expected) in [
             (r#"{"uuid":"u","type":"text","text":"a"}"#, r#"{"type":"text","text":"a"}"#),
             (r#"{"type":"text" , "uuid" : {"a":[1]} , "text":"a"}"#, r#"{"type":"text" , "text":"a"}"#),
-            (r#"{"type":"image_url","image_url":{"url":"http://a"},"uuid":null}"#, r#"{"type":"image_url","image_url":{"url":"http://a"}}"#),
+            (
+                r#"{"type":"image_url","image_url":{"url":"http://a"},"uuid":null}"#,
+                r#"{"type":"image_url","image_url":{"url":"http://a"}}"#,
+            ),
             (r#"{"uuid":"u"}"#, r#"{}"#),
         ] {
             let body = one_part(part);

@@ -372,8 +372,32 @@ mod tests {
     #[test]
     fn what_other_parsers_let_pass_is_refused() {
         for text in [
-            "", " ", "{", "[1,]", "{\"a\":1,}", "{\"a\" 1}", "{a:1}", "01", "1.", ".5", "+1", "1e", "-", "NaN", "Infinity",
-            "tru", "\"\t\"", "\"\\x\"", "\"\\u12g4\"", "\"abc", "1 2", "[1}", "{\"a\":1]", "\u{feff}1", "'a'", "[1 2]",
+            "",
+            " ",
+            "{",
+            "[1,]",
+            "{\"a\":1,}",
+            "{\"a\" 1}",
+            "{a:1}",
+            "01",
+            "1.",
+            ".5",
+            "+1",
+            "1e",
+            "-",
+            "NaN",
+            "Infinity",
+            "tru",
+            "\"\t\"",
+            "\"\\x\"",
+            "\"\\u12g4\"",
+            "\"abc",
+            "1 2",
+            "[1}",
+            "{\"a\":1]",
+            "\u{feff}1",
+            "'a'",
+            "[1 2]",
         ] {
             assert!(!accepts(text), "{text:?}");
         }
@@ -382,8 +406,14 @@ mod tests {
     #[test]
     fn valid_documents_pass() {
         for text in [
-            "0", "-0.5e+10", " [ ] ", "{}", "[{},[],\"\",null,true,false]", "{\"a\":{\"b\":[1,2,{\"c\":\"\\u00e9\\/\"}]}}",
-            "\"\\ud800\"", "\u{20ac}".to_string().replace('\u{20ac}', "\"\u{20ac}\"").as_str(),
+            "0",
+            "-0.5e+10",
+            " [ ] ",
+            "{}",
+            "[{},[],\"\",null,true,false]",
+            "{\"a\":{\"b\":[1,2,{\"c\":\"\\u00e9\\/\"}]}}",
+            "\"\\ud800\"",
+            "\u{20ac}".to_string().replace('\u{20ac}', "\"\u{20ac}\"").as_str(),
         ] {
             assert!(accepts(text), "{text:?}");
         }
@@ -411,8 +441,24 @@ mod tests {
     /// JSON text and near misses: fragments that a generator of valid documents would never put together.
     fn fragments() -> impl Strategy<Value = String> {
         let fragment = prop_oneof![
-            Just("{"), Just("}"), Just("["), Just("]"), Just(","), Just(":"), Just("\"a\""), Just("\"\\n\""), Just("1"),
-            Just("-2.5e3"), Just("true"), Just("null"), Just(" "), Just("\""), Just("\\"), Just("0"), Just("."), Just("e"),
+            Just("{"),
+            Just("}"),
+            Just("["),
+            Just("]"),
+            Just(","),
+            Just(":"),
+            Just("\"a\""),
+            Just("\"\\n\""),
+            Just("1"),
+            Just("-2.5e3"),
+            Just("true"),
+            Just("null"),
+            Just(" "),
+            Just("\""),
+            Just("\\"),
+            Just("0"),
+            Just("."),
+            Just("e"),
         ];
         proptest::collection::vec(fragment, 0..12).prop_map(|parts| parts.concat())
     }

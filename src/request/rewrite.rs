@@ -14,7 +14,11 @@ pub struct Edits {
 enum Replacement {
     Text(String),
     /// `prefix`, the base64 of header and pixels, `suffix`: written straight into the new body.
-    Base64 { prefix: String, parts: [Bytes; 2], suffix: &'static str },
+    Base64 {
+        prefix: String,
+        parts: [Bytes; 2],
+        suffix: &'static str,
+    },
 }
 
 impl Edits {

@@ -60,9 +60,14 @@ impl ApiKeys {
     pub fn check(&self, headers: &HeaderMap) -> Result<Rights, Refusal> {
         let Some(by_hash) = &self.by_hash else { return Ok(Rights { debug: true }) };
         let given = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-        let key = given.and_then(|value| value.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+        let key =
+            given.and_then(|value| value.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
         key.and_then(|(_, key)| by_hash.get(&blake3::hash(key.trim().as_bytes()))).copied().ok_or_else(|| {
-            Refusal::new(StatusCode::UNAUTHORIZED, "invalid_api_key", "A valid API key is needed: Authorization: Bearer KEY.")
+            Refusal::new(
+                StatusCode::UNAUTHORIZED,
+                "invalid_api_key",
+                "A valid API key is needed: Authorization: Bearer KEY.",
+            )
         })
     }
 }

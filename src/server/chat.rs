@@ -15,7 +15,6 @@ use tokio::time::Instant;
 use super::{
     answer::Refusal,
     app::App,
-    auth::Rights,
     body, headers,
     send::{Answer, AnswerBody, Attempt, LoadedChat, RefusalKind, SendTimes, Way, attempt},
 };
@@ -68,7 +67,7 @@ async fn serve(app: &App, request: Request) -> Result<Response, Box<Refusal>> {
 
     let debug = rights.debug && parts.headers.get(headers::DEBUG).is_some_and(|value| value == "1");
     let debugging = debug.then(|| Debugging::of(&stages, &answer, &worker));
-    Ok(pass_on(answer, in_flight, debugging))
+    Ok(pass_on(*answer, in_flight, debugging))
 }
 
 /// Loads all images of a request side by side.
@@ -120,7 +119,7 @@ async fn send(
     to_worker: HeaderMap,
     chat: &LoadedChat<'_>,
     affinity: Affinity,
-) -> Result<(Answer, Arc<Worker>, InFlight), Box<Refusal>> {
+) -> Result<(Box<Answer>, Arc<Worker>, InFlight), Box<Refusal>> {
     let mut unreachable: Vec<usize> = Vec::new();
     loop {
         let healthy = app.registry.healthy().filter(|worker| !unreachable.contains(&worker.index));

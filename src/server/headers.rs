@@ -59,9 +59,11 @@ pub fn to_client(worker: &HeaderMap) -> HeaderMap {
 
 fn is_hop_by_hop(all: &HeaderMap, name: &HeaderName) -> bool {
     HOP_BY_HOP.contains(name)
-        || all.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok()).any(|value| {
-            value.split(',').any(|named| named.trim().eq_ignore_ascii_case(name.as_str()))
-        })
+        || all
+            .get_all(CONNECTION)
+            .iter()
+            .filter_map(|value| value.to_str().ok())
+            .any(|value| value.split(',').any(|named| named.trim().eq_ignore_ascii_case(name.as_str())))
 }
 
 #[cfg(test)]

@@ -40,7 +40,7 @@ pub type Transfer = &'static str;
 /// How an attempt ended.
 pub enum Attempt {
     /// The worker answered, and its answer is the client's.
-    Answer(Answer),
+    Answer(Box<Answer>),
     /// The worker's plugin refused a reference, for a reason that concerns the gateway alone.
     Refused(RefusalKind),
     /// A push failed; the request was withdrawn.
@@ -119,7 +119,8 @@ pub async fn attempt(app: &App, worker: &Arc<Worker>, headers: HeaderMap, chat: 
 
     let start = Instant::now();
     let mut pushes: FuturesUnordered<Push> = ready.into_iter().map(|push| push()).collect();
-    let mut request = app.client.http().post(worker.url("/v1/chat/completions")).headers(headers).body(body).send().boxed();
+    let mut request =
+        app.client.http().post(worker.url("/v1/chat/completions")).headers(headers).body(body).send().boxed();
     let response = loop {
         tokio::select! {
             response = &mut request => break response,
@@ -156,7 +157,7 @@ pub async fn attempt(app: &App, worker: &Arc<Worker>, headers: HeaderMap, chat: 
     } else {
         AnswerBody::Stream(response)
     };
-    Attempt::Answer(Answer { status, headers, body, transfers, times, slots })
+    Attempt::Answer(Box::new(Answer { status, headers, body, transfers, times, slots }))
 }
 
 fn record(report: PushReport) -> Duration {
@@ -259,7 +260,8 @@ impl Plan {
             let span = part.url_span.clone();
             match media {
                 Media::Original(original) => {
-                    let prefix = format!("\"data:image/{};base64,", original.format.name());
+                    // The worker looks at the bytes, not at this type.
+                    let prefix = format!("\"data:image/{};base64,", original.format.name().to_ascii_lowercase());
                     edits.replace_with_base64(span, prefix, [original.bytes.clone(), Bytes::new()], "\"");
                 }
                 Media::Picture(picture) => {

@@ -54,10 +54,7 @@ impl RdmaMediaDataDescriptor {
 impl fmt::Display for RdmaMediaDataDescriptor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { worker, grant, generation, offset, height, width, content_hash, media_id, uses, wait_ms } = self;
-        write!(
-            f,
-            "{worker}/{grant}/{generation}/{offset}/{height}x{width}/{content_hash}/{media_id}/{uses}/{wait_ms}"
-        )
+        write!(f, "{worker}/{grant}/{generation}/{offset}/{height}x{width}/{content_hash}/{media_id}/{uses}/{wait_ms}")
     }
 }
 

@@ -83,8 +83,7 @@ impl Landing {
     /// A book for a new grant; orphaned generations arrive at the receiver.
     pub fn open(grant: Grant, agent: NixlAgent) -> (Arc<Self>, mpsc::UnboundedReceiver<u64>) {
         let pages = u32::try_from(grant.bytes / SLOT_ALIGNMENT_BYTES as u64).unwrap_or(u32::MAX);
-        let book =
-            Book { pages: Allocator::new(pages), next_generation: 1, open: HashMap::new(), closed: false };
+        let book = Book { pages: Allocator::new(pages), next_generation: 1, open: HashMap::new(), closed: false };
         // Unbounded, but never longer than there are open generations, which the grant's pages bound.
         let (orphans, receiver) = mpsc::unbounded_channel();
         (Arc::new(Landing { grant, agent, book: Mutex::new(book), freed: Notify::new(), orphans }), receiver)
@@ -103,7 +102,12 @@ impl Landing {
     }
 
     /// Claims a slot of `bytes` bytes for `uses` uses, waiting for one until `deadline`.
-    pub async fn claim(self: &Arc<Self>, bytes: u64, uses: u32, deadline: Instant) -> Result<Arc<LandingSlot>, LandingError> {
+    pub async fn claim(
+        self: &Arc<Self>,
+        bytes: u64,
+        uses: u32,
+        deadline: Instant,
+    ) -> Result<Arc<LandingSlot>, LandingError> {
         let never = LandingError::NeverFits { wanted: bytes, granted: self.grant.bytes };
         if bytes > self.grant.bytes {
             return Err(never);

@@ -69,8 +69,8 @@ impl Monitor {
         let mut last_problem: Option<String> = None;
         loop {
             let healthy = self.probe().await;
+            observe::worker_healthy(&self.worker.label, healthy);
             if self.worker.set_healthy(healthy) {
-                observe::worker_healthy(&self.worker.label, healthy);
                 tracing::info!(worker = %self.worker.label, healthy, "worker health changed");
                 attach_after = Instant::now();
             }
@@ -130,7 +130,8 @@ impl Monitor {
     async fn attach(&self, transfers: &Transfers) -> Result<Attachment, AttachError> {
         let worker = &self.worker;
         let Transfers { agent, landings, arena, identity, want_bytes } = transfers;
-        let Attached { grant, lease, facts } = attach::attach(worker, &self.client, identity, agent, *want_bytes).await?;
+        let Attached { grant, lease, facts } =
+            attach::attach(worker, &self.client, identity, agent, *want_bytes).await?;
         let renewed = Instant::now();
         let (landing, orphans) = Landing::open(grant, agent.clone());
         landings.add(&landing);
