@@ -22,6 +22,9 @@ pub trait Fault: std::error::Error {
 
     /// Whether the same request may succeed if it is sent again later.
     fn retryable(&self) -> bool {
-        matches!(self.status(), StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS | StatusCode::GATEWAY_TIMEOUT)
+        matches!(
+            self.status(),
+            StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS | StatusCode::GATEWAY_TIMEOUT
+        )
     }
 }

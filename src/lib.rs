@@ -2,7 +2,25 @@
 //!
 //! The modules in the order in which a request meets them; a module knows only those listed after it and [`error`].
 //!
+//! - [`config`]: the whole configuration. [`serve`] and [`inspect`] are the two things that the program does with it.
+//! - [`server`]: routes, auth, admission, answers: what clients and operators reach.
+//! - [`request`]: the media parts of a body are found as byte spans, and replaced.
+//! - [`routing`]: which worker gets a request.
+//! - [`worker`]: who the workers are, whether they live, what they granted.
+//! - [`transfer`]: pixels from the arena into a worker's landing memory, over NIXL.
 //! - [`media`]: a source (http URL or data: URI) becomes bytes, bytes become pixels in the arena, pixels get a name.
+//! - [`memory`]: the arena, slots of it, and budgets: where bytes are, and how many there may be.
+//! - [`observe`]: metrics and logs.
 
+pub mod config;
 pub mod error;
+pub mod inspect;
 pub mod media;
+pub mod memory;
+pub mod observe;
+pub mod request;
+pub mod routing;
+pub mod serve;
+pub mod server;
+pub mod transfer;
+pub mod worker;

@@ -1,1 +1,35 @@
-fn main(){}
+//! Command line to running server.
+
+use std::process::ExitCode;
+
+use mediagate::{
+    config::{Cli, Command, ConfigError},
+    inspect, serve,
+};
+
+fn main() -> ExitCode {
+    let cli = match Cli::read(std::env::args_os()) {
+        Ok(cli) => cli,
+        Err(ConfigError::Arguments(error)) => error.exit(),
+        Err(error) => return fail(&error),
+    };
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(&error),
+    };
+    let result = match cli.command {
+        Some(Command::Inspect(arguments)) => runtime.block_on(inspect::run(arguments)),
+        None => runtime.block_on(serve::run(cli.serve)),
+    };
+    // NIXL's threads and decoders that are still at work must not hold up the end.
+    runtime.shutdown_background();
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&*error),
+    }
+}
+
+fn fail(error: &dyn std::error::Error) -> ExitCode {
+    eprintln!("mediagate: {error}");
+    ExitCode::FAILURE
+}

@@ -1,9 +1,17 @@
 //! From the source of an image to its pixels.
 //!
+//! - [`loader`]: the MediaLoader, which puts the others together and does each thing once.
+//! - [`cache`]: which content a source has, and which slot holds a content.
+//! - [`picture`]: what comes out.
+//! - [`content`]: what a picture is called: content hash and media id.
 //! - [`decode`]: encoded bytes to RGB8, exactly as vLLM would decode them; a file a format.
 //! - [`source`]: the text that a client sends as an image's URL, taken apart and not changed.
 //! - [`fetch`]: http(s) URLs to bytes, within a policy and limits.
 
+pub mod cache;
+pub mod content;
 pub mod decode;
 pub mod fetch;
+pub mod loader;
+pub mod picture;
 pub mod source;

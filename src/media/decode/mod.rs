@@ -1,1 +1,236 @@
-//! Encoded image bytes to RGB8 pixels, equal to those of vLLM.
+//! Encoded image bytes to RGB8 pixels, equal to those that vLLM would have decoded.
+//!
+//! Two steps, so that memory is bounded before it is taken: [`probe`] reads the header alone and says how large the
+//! picture is, as it will be shipped, and how much scratch its decoder needs; the caller then reserves both, and
+//! [`decode_into`] writes (height, width, 3) bytes straight into the caller's memory, which may be stale memory of
+//! another picture: where it returns `Ok` it has written every byte.
+//!
+//! The reference is vLLM's image loader on Pillow: first frame only, EXIF or XMP orientation applied, transparency laid
+//! on white, no colour management, and broken files refused. The oddities of that reference are kept, each where its
+//! format is: a file a format, [`sniff`] for telling them apart, [`orientation`] and [`colour`] for what they share.
+//! What the reference accepts by accident (a partial picture of a broken file) is refused here.
+//!
+//! A format that vLLM reads and we do not decode exactly is [`Probe::Opaque`]: the worker gets the bytes themselves.
+
+mod bytes;
+mod colour;
+mod error;
+mod jpeg;
+mod orientation;
+mod png;
+mod sniff;
+mod webp;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+pub use error::DecodeError;
+use orientation::Orientation;
+pub use sniff::Format;
+
+/// What an image may cost. Checked against its header, before anything is allocated.
+#[derive(Clone, Debug)]
+pub struct DecodeLimits {
+    /// Pixels of the picture (height times width).
+    pub max_pixels: u64,
+    /// Pixels along either side.
+    pub max_side: u32,
+    /// Memory that a decoder may take beyond its output: coefficients, planes, a picture that is yet to be turned.
+    pub max_scratch_bytes: usize,
+    /// Scans of a progressive JPEG times its pixels: each scan visits the whole picture, and a scan can be ten bytes.
+    pub max_scan_pixels: u64,
+    /// Bytes to which the compressed texts and profiles of a PNG may inflate, together.
+    pub max_metadata_bytes: usize,
+}
+
+impl Default for DecodeLimits {
+    fn default() -> Self {
+        Self {
+            max_pixels: 50_000_000,
+            max_side: 16_384,
+            max_scratch_bytes: 512 << 20,
+            max_scan_pixels: 1_000_000_000,
+            max_metadata_bytes: 8 << 20,
+        }
+    }
+}
+
+/// What a header told: enough to reserve memory and to decode.
+#[derive(Clone, Debug)]
+pub struct Header {
+    format: Format,
+    stored: Size,
+    orientation: Orientation,
+    decoder_scratch_bytes: usize,
+    plan: Plan,
+}
+
+impl Header {
+    /// The format by the first bytes.
+    pub fn format(&self) -> Format {
+        self.format
+    }
+
+    /// Rows of the picture as it is shipped, after its orientation was applied.
+    pub fn height(&self) -> u32 {
+        self.shipped().height
+    }
+
+    /// Columns of the picture as it is shipped, after its orientation was applied.
+    pub fn width(&self) -> u32 {
+        self.shipped().width
+    }
+
+    /// Bytes of the shipped picture: height times width times 3.
+    pub fn rgb_bytes(&self) -> usize {
+        self.stored.rgb_bytes()
+    }
+
+    /// Upper estimate of what decoding allocates beyond the output.
+    pub fn scratch_bytes(&self) -> usize {
+        let turned = if self.orientation.swaps_sides() { self.rgb_bytes() } else { 0 };
+        self.decoder_scratch_bytes + turned
+    }
+
+    fn shipped(&self) -> Size {
+        if self.orientation.swaps_sides() {
+            Size { height: self.stored.width, width: self.stored.height }
+        } else {
+            self.stored
+        }
+    }
+}
+
+/// What can be done with an image.
+#[derive(Clone, Debug)]
+pub enum Probe {
+    /// [`decode_into`] gives the pixels that vLLM would have made of it.
+    Decodable(Header),
+    /// vLLM reads it, we do not decode it exactly: it goes to the worker as the bytes that were fetched.
+    Opaque(Format),
+}
+
+/// Size of a picture in pixels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Size {
+    height: u32,
+    width: u32,
+}
+
+impl Size {
+    fn pixels(self) -> u64 {
+        u64::from(self.height) * u64::from(self.width)
+    }
+
+    /// Saturates only for sizes that every limit refuses.
+    fn rgb_bytes(self) -> usize {
+        usize::try_from(self.pixels()).unwrap_or(usize::MAX).saturating_mul(3)
+    }
+}
+
+/// What the probe of one format found.
+struct Found {
+    /// As stored, before orientation.
+    size: Size,
+    orientation: Orientation,
+    /// What the decoder allocates; a turned copy of the picture is not in it.
+    scratch_bytes: usize,
+    plan: Plan,
+}
+
+/// What a format's decoder wants to remember of the header.
+#[derive(Clone, Debug)]
+enum Plan {
+    Jpeg(jpeg::Plan),
+    Png(Box<png::Plan>),
+    WebP(webp::Plan),
+}
+
+/// Reads the header: format, size as shipped, memory needed. Allocates nothing that grows with the picture.
+pub fn probe(bytes: &[u8], limits: &DecodeLimits) -> Result<Probe, DecodeError> {
+    if bytes.is_empty() {
+        return Err(DecodeError::Empty);
+    }
+    let Some(format) = Format::sniff(bytes) else {
+        return Err(DecodeError::Unsupported { name: sniff::refused_name(bytes) });
+    };
+    let found = guarded(format, || match format {
+        Format::Jpeg => jpeg::probe(bytes, limits).map(Some),
+        Format::Png => png::probe(bytes, limits).map(Some),
+        Format::WebP => webp::probe(bytes).map(Some),
+        _ => Ok(None),
+    })?;
+    let Some(found) = found else { return Ok(Probe::Opaque(format)) };
+    let Found { size, orientation, scratch_bytes, plan } = found;
+    let header = Header { format, stored: size, orientation, decoder_scratch_bytes: scratch_bytes, plan };
+    check_limits(&header, limits)?;
+    Ok(Probe::Decodable(header))
+}
+
+/// Decodes the picture of which [`probe`] made `header` into `out`, which is [`Header::rgb_bytes`] long: rows from the
+/// top, pixels from the left, red, green, blue.
+///
+/// After `Ok` every byte of `out` was written; after `Err` its content means nothing.
+pub fn decode_into(bytes: &[u8], header: &Header, out: &mut [u8]) -> Result<(), DecodeError> {
+    let (expected, actual) = (header.rgb_bytes(), out.len());
+    if actual != expected {
+        return Err(DecodeError::OutputLength { expected, actual });
+    }
+    guarded(header.format, || {
+        if header.orientation.swaps_sides() {
+            let mut stored = vec![0; expected];
+            decode_stored(bytes, header, &mut stored)?;
+            header.orientation.turn(&stored, header.stored.width as usize, out);
+        } else {
+            decode_stored(bytes, header, out)?;
+            header.orientation.turn_in_place(out, header.stored.width as usize);
+        }
+        Ok(())
+    })
+}
+
+/// Decodes in the orientation in which the file stores the picture.
+fn decode_stored(bytes: &[u8], header: &Header, out: &mut [u8]) -> Result<(), DecodeError> {
+    match &header.plan {
+        Plan::Jpeg(plan) => jpeg::decode(bytes, plan, header.stored, out),
+        Plan::Png(plan) => png::decode(bytes, plan, header.stored, out),
+        Plan::WebP(plan) => webp::decode(bytes, plan, header.stored, out),
+    }
+}
+
+fn check_limits(header: &Header, limits: &DecodeLimits) -> Result<(), DecodeError> {
+    let scratch_bytes = header.scratch_bytes() as u64;
+    let checks = [
+        ("height", u64::from(header.height()), u64::from(limits.max_side)),
+        ("width", u64::from(header.width()), u64::from(limits.max_side)),
+        ("number of pixels", header.stored.pixels(), limits.max_pixels),
+        ("decoding memory in bytes", scratch_bytes, limits.max_scratch_bytes as u64),
+    ];
+    match checks.into_iter().find(|(_, value, limit)| value > limit) {
+        None => Ok(()),
+        Some((what, value, limit)) => Err(DecodeError::TooLarge { format: header.format, what, value, limit }),
+    }
+}
+
+/// A panic inside a codec is a broken image, not a broken gateway.
+fn guarded<T>(format: Format, run: impl FnOnce() -> Result<T, DecodeError>) -> Result<T, DecodeError> {
+    // Nothing that outlives the closure is left half changed but the output, which means nothing after an error.
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| Err(DecodeError::corrupt(format, "the decoder panicked")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_no_image() {
+        assert!(matches!(probe(b"", &DecodeLimits::default()), Err(DecodeError::Empty)));
+        let html = probe(b"<!DOCTYPE html><html></html>", &DecodeLimits::default());
+        assert!(matches!(html, Err(DecodeError::Unsupported { name: Some("HTML or XML") })));
+    }
+
+    #[test]
+    fn a_panic_is_a_broken_image() {
+        let result = guarded(Format::Gif, || -> Result<(), DecodeError> { panic!("index out of bounds") });
+        assert!(matches!(result, Err(DecodeError::Corrupt { format: Format::Gif, .. })));
+    }
+}

@@ -1,0 +1,275 @@
+"""The lander: the process on a worker that owns the NIXL agent, the landing memory and the book.
+
+`python -m mediagate_vllm.lander`, started by `supervisor` with its settings as one message on stdin. It is a process of
+its own so that a crash inside NIXL costs a moment of inline images and not the vLLM server, and so that its polling
+never shares a GIL with vLLM's event loop. It imports NIXL's bindings, numpy and blake3; never torch, never vLLM.
+
+One thread, one event loop. Notifications are polled, since NIXL has no descriptor to wait on: quickly while a claim
+waits, seldom otherwise, but always, because NIXL keeps unread ones without bound.
+
+It dies with its parent: stdin ends, or the kernel sends the death signal. SIGINT and SIGTERM are ignored, so that a
+signal to the whole process group leaves the lander up while vLLM finishes its requests.
+"""
+
+import asyncio
+import ctypes
+import logging
+import os
+import secrets
+import selectors
+import signal
+import socket
+import sys
+import time
+from contextlib import suppress
+from typing import Any
+
+from . import macs, wire
+from .agent import Agent, NixlMissingError
+from .book import Book, Claim, Grant, Place
+from .door import Door
+from .errors import Refused
+from .memory import LandingMemory
+
+EAGER_POLL_SECONDS = 0.0002
+EAGER_FOR_SECONDS = 0.02
+WAITING_POLL_SECONDS = 0.001
+IDLE_POLL_SECONDS = 0.1
+TICK_SECONDS = 0.005
+MAX_CLAIMS_PER_PROCESS = 8192
+EXIT_NO_NIXL = 69  # EX_UNAVAILABLE: starting again will not help
+PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
+
+log = logging.getLogger("mediagate.lander")
+clock = time.monotonic
+
+
+class Landing:
+    """The agent and the memory together: the door's transport."""
+
+    def __init__(self, worker: str, size: int) -> None:
+        self.memory = LandingMemory(size)
+        self.agent = Agent(f"mediagate-worker-{worker}")
+        self.name = self.agent.name
+
+    def add_peer(self, metadata: bytes) -> str:
+        return self.agent.add_peer(metadata)
+
+    def forget_peer(self, name: str) -> None:
+        with suppress(Exception):  # unknown to NIXL is as good as forgotten
+            self.agent.forget_peer(name)
+
+    def open(self, grant: Grant) -> tuple[int, bytes]:
+        address, length = self._place(grant)
+        self.agent.register(address, length)
+        return address, self.agent.metadata(address, length)
+
+    def close(self, grant: Grant) -> None:
+        """After the grace time. The next grant of this range is registered anew: on RDMA, under another key."""
+        with suppress(Exception):
+            self.agent.deregister(*self._place(grant))
+
+    def tell(self, agent: str, text: str) -> None:
+        try:
+            self.agent.notify(agent, text)
+        except Exception as e:  # a gateway that died: its lease will tell
+            log.debug("cannot tell %s: %r", agent, e)
+
+    def _place(self, grant: Grant) -> tuple[int, int]:
+        return self.memory.address + grant.range.offset, grant.range.length
+
+
+class Lander:
+    def __init__(self, settings: dict[str, Any]) -> None:
+        worker = secrets.token_hex(8)
+        self.landing = Landing(worker, settings["landing_bytes"])
+        self.book = Book(
+            worker,
+            settings["landing_bytes"],
+            grant_bytes=settings["grant_bytes"],
+            lease_seconds=settings["lease_seconds"],
+            grace_seconds=settings["grace_seconds"],
+            tell=self.landing.tell,
+            freed=self._freed,
+        )
+        secret = macs.read_secret(settings["attach_key_file"]) if settings["attach_key_file"] else b""
+        self.door = Door(
+            self.book,
+            self.landing,
+            secret_key=macs.secret_key(secret),
+            has_secret=bool(secret),
+            about=settings["about"],
+            clock=clock,
+        )
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._last_wait = self._last_tick = clock()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def _freed(self, grant: Grant) -> None:
+        self.landing.close(grant)
+        # Not earlier: its gateway may have attached again, or be finishing a WRITE.
+        if not self.book.knows(grant.agent):
+            self.landing.forget_peer(grant.agent)
+
+    # Time and notifications
+
+    def poll(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._pump()
+        now = clock()
+        if now - self._last_tick >= TICK_SECONDS:
+            self._last_tick = now
+            self.book.tick(now)
+        if not self.book.waiting:
+            wait = IDLE_POLL_SECONDS
+        elif now - self._last_wait < EAGER_FOR_SECONDS:
+            wait = EAGER_POLL_SECONDS
+        else:
+            wait = WAITING_POLL_SECONDS
+        self._timer = self._loop.call_later(wait, self.poll)
+
+    def _pump(self) -> None:
+        try:
+            arrived = self.landing.agent.notifications()
+        except Exception:
+            log.exception("NIXL lost notifications")
+            return
+        for agent, texts in arrived.items():
+            for text in texts:
+                self.book.notification(agent, text)
+
+    # API processes
+
+    async def listen(self, name: str) -> None:
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind(name)
+        listener.listen(16)
+        listener.setblocking(False)
+        while True:
+            connected, _ = await self._loop.sock_accept(listener)
+            if not wire.is_same_user(connected):
+                connected.close()
+                continue
+            task = self._loop.create_task(self._serve(connected))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, connected: socket.socket) -> None:
+        """One API process, until it hangs up."""
+        memory = self.landing.memory
+        wire.send_hello(connected, {"worker": self.book.worker, "bytes": memory.size}, memory.fd)
+        reader, writer = await asyncio.open_unix_connection(sock=connected)
+        claims: dict[int, Claim] = {}
+        calls: set[asyncio.Task[None]] = set()
+
+        def answer(ident: int, **fields: Any) -> None:
+            if not writer.is_closing():
+                writer.write(wire.encode({"id": ident, **fields}))
+
+        try:
+            while (message := await wire.read(reader)) is not None:
+                op, ident = message["op"], message["id"]
+                if op == "claim":
+                    self._claim(ident, message["reference"], claims, answer)
+                elif op == "copied" and ident in claims:
+                    self.book.copied(claims.pop(ident))
+                elif op == "give_up" and ident in claims:
+                    self.book.give_up(claims.pop(ident))
+                elif op == "call":
+                    task = self._loop.create_task(self._call(message, answer))
+                    calls.add(task)
+                    task.add_done_callback(calls.discard)
+        finally:
+            for claim in claims.values():
+                self.book.give_up(claim)
+            for task in calls:
+                task.cancel()
+            writer.close()
+
+    def _claim(self, ident: int, reference: str, claims: dict[int, Claim], answer: Any) -> None:
+        def settle(outcome: Place | Refused) -> None:
+            if isinstance(outcome, Refused):
+                claims.pop(ident, None)
+                answer(ident, refused=[outcome.kind, outcome.message])
+            else:
+                answer(ident, ok=outcome)
+
+        self._pump()  # what this claim wants may be there already, or its void
+        try:
+            if len(claims) >= MAX_CLAIMS_PER_PROCESS:
+                raise Refused("late", "too many claims")
+            claims[ident] = claim = self.book.claim(reference, settle, clock())
+        except Refused as e:
+            settle(e)
+            return
+        if claim in self.book.waiting:
+            self._last_wait = clock()
+            self.poll()
+
+    async def _call(self, message: wire.Message, answer: Any) -> None:
+        try:
+            self._pump()
+            done = await self.door.call(message["path"], message["body"], message["mac"], message["local"])
+            answer(message["id"], ok={"body": done.body, "mac": done.mac})
+        except Refused as e:
+            answer(message["id"], refused=[e.kind, e.message])
+        except Exception:
+            log.exception("call of %s failed", message.get("path"))
+            answer(message["id"], refused=["late", "the lander failed"])
+
+
+def _die_with_parent() -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    libc.prctl(PR_SET_NAME, b"mediagate-landr")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+async def _run() -> None:
+    loop = asyncio.get_running_loop()
+    stdin = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdin), sys.stdin.buffer)
+    settings = await wire.read(stdin)
+    if settings is None:
+        return
+    started = clock()
+    lander = Lander(settings)
+    lander.poll()
+    listening = loop.create_task(lander.listen(settings["socket"]))
+    log.info(
+        "mediagate: %d MiB of landing memory up in %.1f s, incarnation %s, %s",
+        settings["landing_bytes"] >> 20,
+        clock() - started,
+        lander.book.worker,
+        "with an attach key" if settings["attach_key_file"] else "no attach key: gateways on this machine only",
+    )
+    end = loop.create_task(stdin.read())
+    await asyncio.wait({listening, end}, return_when=asyncio.FIRST_COMPLETED)
+    if listening.done():
+        listening.result()
+
+
+def main() -> None:
+    _die_with_parent()
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
+    # select() waits for fractions of a millisecond, which epoll cannot; there are few descriptors here.
+    loop = asyncio.SelectorEventLoop(selectors.SelectSelector())
+    status = 0
+    try:
+        loop.run_until_complete(_run())
+    except NixlMissingError as e:
+        log.warning("mediagate: %s: images will come inline", e)
+        status = EXIT_NO_NIXL
+    except Exception:
+        log.exception("mediagate: the lander failed")
+        status = 1
+    sys.stderr.flush()
+    # Peers may be writing right now: taking UCX apart gains nothing, and has been seen to crash.
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    main()

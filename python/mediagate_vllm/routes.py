@@ -1,0 +1,87 @@
+"""The attach calls as HTTP routes, for vLLM's server and the stand-in alike.
+
+They authenticate by themselves: vLLM's --api-key guards only its own API. What can be told from HTTP alone is refused
+here (content type, size, proxies); all else is the door's to decide.
+"""
+
+import asyncio
+import ipaddress
+import logging
+from collections.abc import Awaitable, Callable
+
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, Response
+
+from .door import CALLS
+from .errors import STATUS, Refused, error_body
+from .landing import Landing
+
+MAX_BODY_BYTES = 64 << 10
+BODY_TIMEOUT_SECONDS = 10.0
+MAC_HEADER = "x-mediagate-mac"
+PROXY_HEADERS = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
+
+log = logging.getLogger("vllm.mediagate")
+
+
+def attach_routes(landing: Callable[[], Landing | None]) -> APIRouter:
+    """`landing` gives this process's, or None while there is none."""
+
+    async def call(path: str, request: Request) -> Response:
+        try:
+            body = await _body(request)
+            if (here := landing()) is None:
+                raise Refused("late", "no lander is up")
+            mac = request.headers.get(MAC_HEADER, "")
+            answer = await here.call(path, body, mac, is_local=_is_local(request))
+        except Refused as e:
+            status = 400 if e.kind == "bad" else STATUS[e.kind]
+            if e.kind == "denied":
+                log.warning("%s from %s", e, request.client.host if request.client else "an unknown peer")
+            return JSONResponse(error_body(str(e), e.kind, status), status)
+        headers = {MAC_HEADER: answer.mac} if answer.mac else {}
+        return Response(answer.body, media_type="application/json", headers=headers)
+
+    def endpoint(path: str) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            return await call(path, request)
+
+        return answer
+
+    router = APIRouter()
+    for path in CALLS:
+        router.add_api_route(path, endpoint(path), methods=["POST"], include_in_schema=False, response_model=None)
+    return router
+
+
+async def _body(request: Request) -> str:
+    if request.headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
+        raise Refused("bad", "content-type must be application/json")
+    body = b""
+
+    async def read() -> None:
+        nonlocal body
+        async for piece in request.stream():
+            body += piece
+            if len(body) > MAX_BODY_BYTES:
+                raise Refused("bad", f"the body is larger than {MAX_BODY_BYTES} bytes")
+
+    try:
+        await asyncio.wait_for(read(), BODY_TIMEOUT_SECONDS)
+        return body.decode()
+    except asyncio.TimeoutError:
+        raise Refused("bad", "the body did not arrive in time") from None
+    except UnicodeDecodeError:
+        raise Refused("bad", "the body is not UTF-8") from None
+
+
+def _is_local(request: Request) -> bool:
+    """From this machine, and by no proxy that says so. One that keeps silent cannot be told from a gateway."""
+    if request.client is None or any(name in request.headers for name in PROXY_HEADERS):
+        return False
+    try:
+        address = ipaddress.ip_address(request.client.host)
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback

@@ -1,0 +1,99 @@
+"""Stand-in workers for the tests: real processes, with a real lander and real NIXL."""
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from gateway import Gateway
+
+SECRET = b"a shared secret of the tests"
+
+
+class Worker:
+    """A running stand-in."""
+
+    def __init__(self, *flags: str) -> None:
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            self.port = s.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        command = [sys.executable, "-m", "mediagate_vllm.standin", "--listen", f"127.0.0.1:{self.port}"]
+        self.process = subprocess.Popen([*command, "--landing-bytes", str(32 << 20), *flags])
+
+    def wait(self, path: str = "/health") -> "Worker":
+        """Until the server answers."""
+        return self._until(lambda: httpx.get(self.url + path).status_code == 200)
+
+    def wait_for_lander(self, other_than: str = "") -> str:
+        """Until a lander is up; its incarnation."""
+        fields = {"protocol": 1, "gateway": "0" * 16, "nonce": "0" * 64}
+        answer: dict = {}
+
+        def up() -> bool:
+            got = httpx.post(self.url + "/mediagate/attach/hello", json=fields)
+            answer.update(got.json())
+            return got.status_code == 200 and answer["worker"] != other_than
+
+        self._until(up)
+        return answer["worker"]
+
+    def lander_pid(self) -> int:
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        assert len(children) == 1
+        return int(children[0])
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.wait(20)
+
+    def _until(self, up: Callable[[], bool]) -> "Worker":
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                if up():
+                    return self
+            except httpx.TransportError:
+                pass
+            assert self.process.poll() is None, "the stand-in died"
+            assert time.monotonic() < deadline, "the stand-in does not come up"
+            time.sleep(0.05)
+
+
+@pytest.fixture(scope="session")
+def key_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("key") / "attach-key"
+    file.write_bytes(SECRET + b"\n")
+    return file
+
+
+@pytest.fixture(scope="session")
+def worker(key_file: Path) -> Iterator[Worker]:
+    """One stand-in with an attach key, for all tests that leave it as it was."""
+    running = Worker("--attach-key-file", str(key_file), "--grace-seconds", "0")
+    running.wait_for_lander()
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def gateway(worker: Worker) -> Gateway:
+    return Gateway(worker.url, SECRET)
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Worker]]:
+    """Start stand-ins of one's own."""
+    running: list[Worker] = []
+
+    def start(*flags: str) -> Worker:
+        running.append(Worker(*flags))
+        return running[-1]
+
+    yield start
+    for each in running:
+        each.stop()

@@ -1,0 +1,195 @@
+//! What a picture is called: the content hash and the media id, both functions of the shipped pixels alone.
+//!
+//! The content hash is the canonical multimodal key that Dynamo computes as well: xxh3-64 over a frame (rank, each
+//! dimension, dtype) and the pixels. Without the frame a 30x150 picture passes for a 150x30 one (CVE-2025-46722). It
+//! guards against torn pixels on the worker; it does not withstand an attacker, since xxh3 collisions can be made at will.
+//!
+//! The media id is what vLLM gets as `uuid`, which it uses verbatim as the only key of its processor, encoder and prefix
+//! caches. So it must withstand one: 64 bits of content hash, then 192 of BLAKE3 keyed by the scope.
+
+use std::{fmt, hash::Hasher, str::FromStr};
+
+use twox_hash::XxHash3_64;
+
+/// xxh3-64 of the frame and the pixels; written as 16 hex digits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ContentHash(u64);
+
+/// The name of a picture within a [`Scope`]; written as 64 hex digits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct MediaId([u8; 32]);
+
+/// All that names one picture: its shape and its two hashes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Name {
+    pub height: u32,
+    pub width: u32,
+    pub content_hash: ContentHash,
+    pub media_id: MediaId,
+}
+
+/// Within which equal pixels may share caches: everything, or one tenant, or one `cache_salt`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Scope([u8; 32]);
+
+/// dtype code of the frame: 0 is uint8.
+const DTYPE_U8: u8 = 0;
+
+/// Length of the frame of a rank-3 tensor: rank, three dimensions, dtype.
+const FRAME_BYTES: usize = 8 + 3 * 8 + 1;
+
+fn frame(height: u32, width: u32) -> [u8; FRAME_BYTES] {
+    let mut frame = [0; FRAME_BYTES];
+    for (field, value) in frame.chunks_exact_mut(8).zip([3, u64::from(height), u64::from(width), 3]) {
+        field.copy_from_slice(&value.to_le_bytes());
+    }
+    frame[FRAME_BYTES - 1] = DTYPE_U8;
+    frame
+}
+
+impl ContentHash {
+    /// Of RGB8 pixels of shape (height, width, 3).
+    pub fn of(height: u32, width: u32, pixels: &[u8]) -> Self {
+        debug_assert_eq!(pixels.len(), height as usize * width as usize * 3);
+        let mut hasher = XxHash3_64::with_seed(0);
+        hasher.write(&frame(height, width));
+        hasher.write(pixels);
+        ContentHash(hasher.finish())
+    }
+}
+
+impl MediaId {
+    /// Of RGB8 pixels of shape (height, width, 3) whose content hash is known.
+    pub fn of(scope: &Scope, content_hash: ContentHash, height: u32, width: u32, pixels: &[u8]) -> Self {
+        let mut hasher = blake3::Hasher::new_keyed(&scope.0);
+        hasher.update(&frame(height, width));
+        hasher.update(pixels);
+        let mut id = [0; 32];
+        id[..8].copy_from_slice(&content_hash.0.to_be_bytes());
+        id[8..].copy_from_slice(&hasher.finalize().as_bytes()[..24]);
+        MediaId(id)
+    }
+
+    /// The first 64 bits, evenly spread: for sharding and rendezvous hashing.
+    pub fn prefix(&self) -> u64 {
+        u64::from_be_bytes(*self.0.first_chunk().unwrap_or(&[0; 8]))
+    }
+}
+
+impl Name {
+    /// Of RGB8 pixels of shape (height, width, 3).
+    pub fn of(scope: &Scope, height: u32, width: u32, pixels: &[u8]) -> Self {
+        let content_hash = ContentHash::of(height, width, pixels);
+        let media_id = MediaId::of(scope, content_hash, height, width, pixels);
+        Name { height, width, content_hash, media_id }
+    }
+}
+
+impl Scope {
+    /// The scope of a tenant and a `cache_salt`, each of which may be absent.
+    pub fn new(tenant: Option<&str>, cache_salt: Option<&str>) -> Self {
+        let mut hasher = blake3::Hasher::new_derive_key("mediagate 2026-11 media scope v1");
+        for part in [tenant, cache_salt] {
+            // Absent and empty differ, and no two pairs frame to the same bytes.
+            hasher.update(&[u8::from(part.is_some())]);
+            hasher.update(&(part.unwrap_or("").len() as u64).to_le_bytes());
+            hasher.update(part.unwrap_or("").as_bytes());
+        }
+        Scope(*hasher.finalize().as_bytes())
+    }
+
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl Default for Scope {
+    fn default() -> Self {
+        Scope::new(None, None)
+    }
+}
+
+impl fmt::Display for ContentHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl fmt::Display for MediaId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for ContentHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Debug for MediaId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Debug for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // A scope is a key derived from what may be a secret salt.
+        f.write_str("Scope(..)")
+    }
+}
+
+impl FromStr for ContentHash {
+    type Err = std::num::ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        u64::from_str_radix(text, 16).map(ContentHash)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn content_hash_has_the_published_vector() {
+        assert_eq!(ContentHash::of(1, 2, &[0, 1, 2, 3, 4, 5]).to_string(), "7a9bbcb11a898630");
+    }
+
+    #[test]
+    fn the_same_bytes_in_another_shape_have_another_name() {
+        let pixels = vec![7; 30 * 150 * 3];
+        let (a, b) = (ContentHash::of(30, 150, &pixels), ContentHash::of(150, 30, &pixels));
+        assert_ne!(a, b);
+        let scope = Scope::default();
+        let (a, b) = (MediaId::of(&scope, a, 30, 150, &pixels), MediaId::of(&scope, b, 150, 30, &pixels));
+        assert_ne!(a, b);
+        assert_ne!(a.0[8..], b.0[8..], "the keyed part must differ by itself");
+    }
+
+    #[test]
+    fn a_media_id_is_64_hex_digits_that_begin_with_the_content_hash() {
+        let hash = ContentHash::of(1, 2, &[0, 1, 2, 3, 4, 5]);
+        let id = MediaId::of(&Scope::default(), hash, 1, 2, &[0, 1, 2, 3, 4, 5]).to_string();
+        assert_eq!(id.len(), 64);
+        assert!(id.starts_with("7a9bbcb11a898630"));
+        assert_eq!(u64::from_str_radix(&id[..16], 16), Ok(hash.0));
+    }
+
+    #[test]
+    fn scopes_separate_media_ids_and_are_framed() {
+        let hash = ContentHash::of(1, 1, &[1, 2, 3]);
+        let scopes = [
+            Scope::new(None, None),
+            Scope::new(Some(""), None),
+            Scope::new(None, Some("")),
+            Scope::new(Some("ab"), Some("c")),
+            Scope::new(Some("a"), Some("bc")),
+            Scope::new(Some("abc"), None),
+        ];
+        let ids: std::collections::HashSet<_> =
+            scopes.iter().map(|scope| MediaId::of(scope, hash, 1, 1, &[1, 2, 3])).collect();
+        assert_eq!(ids.len(), scopes.len());
+    }
+}

@@ -1,0 +1,279 @@
+//! Which way up a picture is: what EXIF and XMP say of it, and turning it.
+//!
+//! EXIF is a TIFF directory; XMP counts only where EXIF has no orientation; a directory that cannot be opened at all
+//! turns both off, as in the reference. The walk over the directory stops where the reference's stops, so that a
+//! damaged entry before the orientation has the same effect.
+
+use memchr::memmem;
+
+use super::bytes::{Endian, array};
+
+/// EXIF's tag 274.
+const ORIENTATION_TAG: u16 = 274;
+
+/// How a stored picture has to be turned to be upright: EXIF's values 1 to 8.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Orientation {
+    #[default]
+    Upright,
+    FlipHorizontal,
+    Rotate180,
+    FlipVertical,
+    Transpose,
+    Rotate270,
+    Transverse,
+    Rotate90,
+}
+
+impl Orientation {
+    /// The value of a tag; what is not between 2 and 8 means upright.
+    fn from_value(value: u32) -> Self {
+        match value {
+            2 => Self::FlipHorizontal,
+            3 => Self::Rotate180,
+            4 => Self::FlipVertical,
+            5 => Self::Transpose,
+            6 => Self::Rotate270,
+            7 => Self::Transverse,
+            8 => Self::Rotate90,
+            _ => Self::Upright,
+        }
+    }
+
+    /// The orientation by a file's EXIF block and XMP packet.
+    pub(super) fn from_metadata(exif: Option<&[u8]>, xmp: Option<&[u8]>) -> Self {
+        let from_xmp = || xmp.and_then(xmp_orientation).unwrap_or_default();
+        match exif.map_or(Exif::Silent, exif_orientation) {
+            Exif::Says(orientation) => orientation,
+            Exif::Silent => from_xmp(),
+            Exif::Broken => Self::Upright,
+        }
+    }
+
+    /// Whether height and width change places.
+    pub(super) fn swaps_sides(self) -> bool {
+        matches!(self, Self::Transpose | Self::Rotate270 | Self::Transverse | Self::Rotate90)
+    }
+
+    /// Turns RGB rows of `width` pixels without other memory. Those that swap sides need [`turn`](Self::turn).
+    pub(super) fn turn_in_place(self, rgb: &mut [u8], width: usize) {
+        debug_assert!(!self.swaps_sides());
+        match self {
+            Self::FlipHorizontal => rgb.chunks_exact_mut(width * 3).for_each(reverse_pixels),
+            Self::Rotate180 => reverse_pixels(rgb),
+            Self::FlipVertical => {
+                let mut rows = rgb.chunks_exact_mut(width * 3);
+                while let (Some(top), Some(bottom)) = (rows.next(), rows.next_back()) {
+                    top.swap_with_slice(bottom);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Turns RGB rows of `width` pixels into `out` for the orientations that swap height and width.
+    pub(super) fn turn(self, rgb: &[u8], width: usize, out: &mut [u8]) {
+        debug_assert!(self.swaps_sides());
+        debug_assert_eq!(rgb.len(), out.len());
+        let height = rgb.len() / 3 / width;
+        // Where the stored pixel (row, column) goes: to column `row` or its mirror, in row `column` or its mirror.
+        let mirror_columns = matches!(self, Self::Rotate270 | Self::Transverse);
+        let mirror_rows = matches!(self, Self::Rotate90 | Self::Transverse);
+        // In blocks, so that neither the reading nor the writing side falls out of the cache.
+        const BLOCK: usize = 32;
+        for top in (0..height).step_by(BLOCK) {
+            for left in (0..width).step_by(BLOCK) {
+                for column in left..(left + BLOCK).min(width) {
+                    let to_row = if mirror_rows { width - 1 - column } else { column };
+                    for row in top..(top + BLOCK).min(height) {
+                        let to_column = if mirror_columns { height - 1 - row } else { row };
+                        let from = (row * width + column) * 3;
+                        let to = (to_row * height + to_column) * 3;
+                        out[to..to + 3].copy_from_slice(&rgb[from..from + 3]);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn reverse_pixels(rgb: &mut [u8]) {
+    let mut pixels = rgb.chunks_exact_mut(3);
+    while let (Some(left), Some(right)) = (pixels.next(), pixels.next_back()) {
+        left.swap_with_slice(right);
+    }
+}
+
+/// What an EXIF block has to say of orientation.
+#[derive(Debug, PartialEq)]
+enum Exif {
+    Says(Orientation),
+    /// Readable, no such tag: XMP may speak.
+    Silent,
+    /// Not a TIFF header: nobody is asked any more.
+    Broken,
+}
+
+/// Orientation by an EXIF block, with or without its `Exif\0\0` prefix (up to two of them).
+fn exif_orientation(block: &[u8]) -> Exif {
+    const PREFIX: &[u8] = b"Exif\0\0";
+    let tiff = block.strip_prefix(PREFIX).unwrap_or(block);
+    let tiff = if tiff.len() < block.len() { tiff.strip_prefix(PREFIX).unwrap_or(tiff) } else { tiff };
+    if tiff.is_empty() {
+        return Exif::Silent;
+    }
+    let endian = match tiff.get(..4) {
+        Some(b"II\x2a\0" | b"II\0\x2a") => Endian::Little,
+        Some(b"MM\0\x2a" | b"MM\x2a\0" | b"MM\0\x2b") => Endian::Big,
+        _ => return Exif::Broken,
+    };
+    let Some(directory) = endian.u32(tiff, 4) else { return Exif::Broken };
+    match directory_orientation(tiff, endian, directory as usize) {
+        Some(orientation) => Exif::Says(orientation),
+        None => Exif::Silent,
+    }
+}
+
+/// The orientation in the TIFF directory at `at`, if it has a readable one.
+pub(super) fn directory_orientation(tiff: &[u8], endian: Endian, at: usize) -> Option<Orientation> {
+    let count = endian.u16(tiff, at)?;
+    let mut outside_bytes = 0;
+    for entry in 0..usize::from(count) {
+        let entry: [u8; 12] = array(tiff, at + 2 + entry * 12)?;
+        let (tag, kind) = (endian.u16(&entry, 0)?, endian.u16(&entry, 2)?);
+        let Some(unit_bytes) = unit_bytes(kind) else { continue };
+        let size = (endian.u32(&entry, 4)? as usize).saturating_mul(unit_bytes);
+        let value = if size > 4 {
+            outside_bytes += size;
+            if outside_bytes > tiff.len() {
+                continue;
+            }
+            let offset = endian.u32(&entry, 8)? as usize;
+            // Data beyond the end stops the walk: later entries are not seen.
+            tiff.get(offset..offset.checked_add(size)?)?
+        } else {
+            &entry[8..8 + size]
+        };
+        if tag == ORIENTATION_TAG && !value.is_empty() {
+            return Some(number(endian, kind, value).map_or(Orientation::Upright, Orientation::from_value));
+        }
+    }
+    None
+}
+
+/// Bytes of one value of a TIFF type; `None` for types that the reference skips.
+fn unit_bytes(kind: u16) -> Option<usize> {
+    match kind {
+        1 | 2 | 6 | 7 => Some(1),
+        3 | 8 => Some(2),
+        4 | 9 | 11 | 13 => Some(4),
+        5 | 10 | 12 | 16 => Some(8),
+        _ => None,
+    }
+}
+
+/// The first of an entry's values, if it is a number and a whole one.
+fn number(endian: Endian, kind: u16, value: &[u8]) -> Option<u32> {
+    match kind {
+        6 => u32::try_from(value[0] as i8).ok(),
+        3 | 8 => endian.u16(value, 0).map(u32::from),
+        4 | 9 | 13 => endian.u32(value, 0),
+        5 | 10 => {
+            let (numerator, denominator) = (endian.u32(value, 0)?, endian.u32(value, 4)?);
+            (denominator != 0 && numerator % denominator == 0).then(|| numerator / denominator)
+        }
+        11 => whole(f64::from(f32::from_bits(endian.u32(value, 0)?))),
+        12 | 16 => {
+            let (first, second) = (endian.u32(value, 0)?, endian.u32(value, 4)?);
+            let (high, low) = if endian == Endian::Big { (first, second) } else { (second, first) };
+            let bits = u64::from(high) << 32 | u64::from(low);
+            if kind == 16 { u32::try_from(bits).ok() } else { whole(f64::from_bits(bits)) }
+        }
+        // BYTE and UNDEFINED are byte strings to the reference, ASCII is text: present, but no number.
+        _ => None,
+    }
+}
+
+fn whole(value: f64) -> Option<u32> {
+    (value.fract() == 0.0 && (0.0..=8.0).contains(&value)).then_some(value as u32)
+}
+
+/// The first `tiff:Orientation="6"` or `<tiff:Orientation>6` of an XMP packet.
+fn xmp_orientation(packet: &[u8]) -> Option<Orientation> {
+    const NAME: &[u8] = b"tiff:Orientation";
+    memmem::find_iter(packet, NAME).find_map(|at| {
+        let rest = &packet[at + NAME.len()..];
+        let value = rest.strip_prefix(b"=\"").or_else(|| rest.strip_prefix(b">"))?.first()?;
+        value.is_ascii_digit().then(|| Orientation::from_value(u32::from(value - b'0')))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn exif(kind: u16, count: u32, value: [u8; 4]) -> Vec<u8> {
+        let mut block = b"II\x2a\0\x08\0\0\0\x01\0".to_vec();
+        block.extend(ORIENTATION_TAG.to_le_bytes());
+        block.extend(kind.to_le_bytes());
+        block.extend(count.to_le_bytes());
+        block.extend(value);
+        block.extend([0; 4]);
+        block
+    }
+
+    #[test]
+    fn a_number_of_any_type_counts_and_bytes_do_not() {
+        let six = Exif::Says(Orientation::Rotate270);
+        assert_eq!(exif_orientation(&exif(3, 1, [6, 0, 0, 0])), six);
+        assert_eq!(exif_orientation(&exif(4, 1, [6, 0, 0, 0])), six);
+        assert_eq!(exif_orientation(&exif(11, 1, 6f32.to_le_bytes())), six);
+        assert_eq!(exif_orientation(&exif(1, 1, [6, 0, 0, 0])), Exif::Says(Orientation::Upright));
+        assert_eq!(exif_orientation(&exif(3, 1, [9, 0, 0, 0])), Exif::Says(Orientation::Upright));
+    }
+
+    #[test]
+    fn prefixes_are_optional() {
+        let block = exif(3, 1, [3, 0, 0, 0]);
+        for prefixes in 0..=2 {
+            let prefixed = [b"Exif\0\0".repeat(prefixes), block.clone()].concat();
+            assert_eq!(exif_orientation(&prefixed), Exif::Says(Orientation::Rotate180));
+        }
+    }
+
+    #[test]
+    fn xmp_speaks_only_where_exif_is_silent() {
+        let xmp: &[u8] = b"<x tiff:Orientation='1' tiff:Orientation=\"8\"/>";
+        let says_one = exif(3, 1, [1, 0, 0, 0]);
+        assert_eq!(Orientation::from_metadata(None, Some(xmp)), Orientation::Rotate90);
+        assert_eq!(Orientation::from_metadata(Some(b""), Some(xmp)), Orientation::Rotate90);
+        assert_eq!(Orientation::from_metadata(Some(b"MM\0\x2a\0\0\0\x08"), Some(xmp)), Orientation::Rotate90);
+        assert_eq!(Orientation::from_metadata(Some(b"garbage!"), Some(xmp)), Orientation::Upright);
+        assert_eq!(Orientation::from_metadata(Some(&says_one), Some(xmp)), Orientation::Upright);
+    }
+
+    #[test]
+    fn turning() {
+        // A picture of two rows and three columns; each pixel is its letter three times.
+        let pixels = |letters: &str| letters.bytes().flat_map(|b| [b; 3]).collect::<Vec<u8>>();
+        let stored = pixels("abcdef");
+        for (orientation, upright) in [
+            (Orientation::Upright, "abcdef"),
+            (Orientation::FlipHorizontal, "cbafed"),
+            (Orientation::Rotate180, "fedcba"),
+            (Orientation::FlipVertical, "defabc"),
+            (Orientation::Transpose, "adbecf"),
+            (Orientation::Rotate270, "daebfc"),
+            (Orientation::Transverse, "fcebda"),
+            (Orientation::Rotate90, "cfbead"),
+        ] {
+            let mut out = stored.clone();
+            if orientation.swaps_sides() {
+                orientation.turn(&stored, 3, &mut out);
+            } else {
+                orientation.turn_in_place(&mut out, 3);
+            }
+            assert_eq!(out, pixels(upright), "{orientation:?}");
+        }
+    }
+}

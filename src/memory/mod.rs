@@ -1,0 +1,17 @@
+//! The memory that pixels live in.
+//!
+//! One [`Arena`] is mapped, faulted in and (by `transfer`) registered with NIXL once, at start, and stays where it is
+//! until the process ends: remote memory access makes unmapping it while anything is under way fatal. Decoders write the
+//! final pixels into a [`SlotMut`] of it; [`SlotMut::freeze`] makes that a [`Slot`], which is shared, read-only, and
+//! gives its range back when the last holder (cache, request, transfer) lets go. So "pinned while somebody needs it" is
+//! ownership, not bookkeeping.
+//!
+//! [`Budget`] is admission before work: whoever wants to hold bytes of some kind waits in line for them first.
+
+mod arena;
+mod budget;
+mod slot;
+
+pub use arena::{Arena, ArenaError, ArenaUse, SLOT_ALIGNMENT_BYTES};
+pub use budget::{Admission, Budget, BudgetError};
+pub use slot::{Slot, SlotMut};

@@ -1,0 +1,116 @@
+//! Every metric, by a function that records it. docs/METRICS.md tells what each is for.
+//!
+//! Labels have few values: never a URL, a client or a model of a client's choice.
+
+use std::time::Duration;
+
+use ::metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
+use metrics_exporter_prometheus::{BuildError, PrometheusBuilder, PrometheusHandle};
+
+const REQUESTS: &str = "mediagate_requests_total";
+const ERRORS: &str = "mediagate_errors_total";
+const REQUEST_SECONDS: &str = "mediagate_first_byte_seconds";
+const MEDIA: &str = "mediagate_media_total";
+const FETCH_SECONDS: &str = "mediagate_fetch_seconds";
+const FETCHED_BYTES: &str = "mediagate_fetched_bytes";
+const DECODE_SECONDS: &str = "mediagate_decode_seconds";
+const ADMISSION_SECONDS: &str = "mediagate_admission_wait_seconds";
+const TRANSFERS: &str = "mediagate_transfers_total";
+const PUSH_SECONDS: &str = "mediagate_push_seconds";
+const PUSHED_BYTES: &str = "mediagate_pushed_bytes_total";
+const LANDING_SECONDS: &str = "mediagate_landing_wait_seconds";
+const WORKER_UP: &str = "mediagate_worker_up";
+const WORKER_ATTACHED: &str = "mediagate_worker_attached";
+const WORKER_SPEED: &str = "mediagate_worker_push_bytes_per_second";
+const ARENA_BYTES: &str = "mediagate_arena_bytes";
+const ARENA_USED: &str = "mediagate_arena_used_bytes";
+
+/// From microseconds (a cache hit) to minutes (a long prompt).
+const SECONDS: [f64; 16] =
+    [0.0001, 0.0003, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 3.0, 10.0, 30.0, 120.0];
+const BYTES: [f64; 8] = [1e4, 3e4, 1e5, 3e5, 1e6, 3e6, 1e7, 3e7];
+
+/// Starts recording; the handle renders what /metrics shows.
+pub fn install() -> Result<PrometheusHandle, BuildError> {
+    let handle = PrometheusBuilder::new()
+        .set_buckets(&SECONDS)?
+        .set_buckets_for_metric(metrics_exporter_prometheus::Matcher::Full(FETCHED_BYTES.into()), &BYTES)?
+        .install_recorder()?;
+    describe_counter!(REQUESTS, "Requests by route and status");
+    describe_counter!(ERRORS, "Errors that the gateway itself answered with, by code");
+    describe_histogram!(REQUEST_SECONDS, Unit::Seconds, "From the last byte of a request to the first of its answer");
+    describe_counter!(MEDIA, "Images by where they came from: source_hit, content_hit, shared, decoded, original");
+    describe_histogram!(FETCH_SECONDS, Unit::Seconds, "Fetching one image by URL, redirects and retries included");
+    describe_histogram!(FETCHED_BYTES, Unit::Bytes, "Size of a fetched file");
+    describe_histogram!(DECODE_SECONDS, Unit::Seconds, "Decoding and hashing one image, by format");
+    describe_histogram!(ADMISSION_SECONDS, Unit::Seconds, "Waiting for memory, by budget");
+    describe_counter!(TRANSFERS, "Images sent to workers, by outcome: push, inline, original, push_failed, ...");
+    describe_histogram!(PUSH_SECONDS, Unit::Seconds, "One push over NIXL");
+    describe_counter!(PUSHED_BYTES, Unit::Bytes, "Pixels pushed over NIXL");
+    describe_histogram!(LANDING_SECONDS, Unit::Seconds, "Waiting for a landing slot on the worker");
+    describe_gauge!(WORKER_UP, "Whether a worker is healthy");
+    describe_gauge!(WORKER_ATTACHED, "Whether a worker granted landing memory");
+    describe_gauge!(WORKER_SPEED, "Speed of the transfer that measured the connection on attach");
+    describe_gauge!(ARENA_BYTES, Unit::Bytes, "Size of the arena");
+    describe_gauge!(ARENA_USED, Unit::Bytes, "Bytes of the arena that hold pixels or wait for them");
+    Ok(handle)
+}
+
+pub fn request(route: &'static str, status: u16) {
+    counter!(REQUESTS, "route" => route, "status" => status.to_string()).increment(1);
+}
+
+pub fn error(code: &'static str) {
+    counter!(ERRORS, "code" => code).increment(1);
+}
+
+pub fn first_byte(route: &'static str, took: Duration) {
+    histogram!(REQUEST_SECONDS, "route" => route).record(took);
+}
+
+pub fn media(from: &'static str) {
+    counter!(MEDIA, "from" => from).increment(1);
+}
+
+pub fn fetched(took: Duration, bytes: usize) {
+    histogram!(FETCH_SECONDS).record(took);
+    histogram!(FETCHED_BYTES).record(bytes as f64);
+}
+
+pub fn decoded(format: &'static str, took: Duration) {
+    histogram!(DECODE_SECONDS, "format" => format).record(took);
+}
+
+pub fn admitted(budget: &'static str, waited: Duration) {
+    histogram!(ADMISSION_SECONDS, "budget" => budget).record(waited);
+}
+
+pub fn transfer(outcome: &'static str) {
+    counter!(TRANSFERS, "outcome" => outcome).increment(1);
+}
+
+pub fn pushed(took: Duration, bytes: usize) {
+    histogram!(PUSH_SECONDS).record(took);
+    counter!(PUSHED_BYTES).increment(bytes as u64);
+}
+
+pub fn landing_wait(waited: Duration) {
+    histogram!(LANDING_SECONDS).record(waited);
+}
+
+pub fn worker_healthy(worker: &str, healthy: bool) {
+    gauge!(WORKER_UP, "worker" => worker.to_owned()).set(f64::from(u8::from(healthy)));
+}
+
+pub fn worker_attached(worker: &str, attached: bool) {
+    gauge!(WORKER_ATTACHED, "worker" => worker.to_owned()).set(f64::from(u8::from(attached)));
+}
+
+pub fn worker_push_speed(worker: &str, bytes_per_second: u64) {
+    gauge!(WORKER_SPEED, "worker" => worker.to_owned()).set(bytes_per_second as f64);
+}
+
+pub fn arena(total_bytes: usize, used_bytes: usize) {
+    gauge!(ARENA_BYTES).set(total_bytes as f64);
+    gauge!(ARENA_USED).set(used_bytes as f64);
+}

@@ -1,0 +1,6 @@
+//! What can be seen of a running gateway: metrics (docs/METRICS.md) and logs.
+
+mod metrics;
+pub mod tracing;
+
+pub use metrics::*;

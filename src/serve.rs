@@ -1,0 +1,156 @@
+//! `mediagate serve`: puts the parts together, runs them, and takes them down in order.
+
+use std::{error::Error, sync::Arc, time::Duration};
+
+use http::HeaderValue;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    config::{ServeArgs, read_secret},
+    media::loader::MediaLoader,
+    memory::{Arena, Budget},
+    observe,
+    server::{App, app, auth::ApiKeys, listen, routes},
+    transfer::{Landings, NixlAgent, library::NixlLibrary},
+    worker::{
+        Registry, WorkerClient,
+        attach::Identity,
+        monitor::{Monitor, Transfers},
+    },
+};
+
+/// Shortest attach secret: 128 bits, if it is random bytes.
+const MIN_SECRET_BYTES: usize = 16;
+
+/// For monitors to give grants back.
+const DETACH_GRACE: Duration = Duration::from_secs(2);
+
+pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
+    args.validate()?;
+    observe::tracing::start(&args.log, args.log_format)?;
+    let metrics = observe::install()?;
+    let registry = Registry::new(&args.workers)?;
+    let client = WorkerClient::new()?;
+    let keys = match &args.api_key_file {
+        Some(path) => ApiKeys::parse(&read_secret(path)?)?,
+        None => ApiKeys::default(),
+    };
+    let worker_authorization = match &args.worker_api_key_file {
+        Some(path) => {
+            let mut value = HeaderValue::try_from(format!("Bearer {}", read_secret(path)?))
+                .map_err(|_| "the worker API key has characters that a header cannot hold")?;
+            value.set_sensitive(true);
+            Some(value)
+        }
+        None => None,
+    };
+
+    let mut loader = None;
+    let mut transfers = None;
+    if args.frontend_decoding {
+        let bytes = args.arena_bytes();
+        // Faulting gigabytes in takes a while.
+        let arena = tokio::task::spawn_blocking(move || Arena::new(bytes)).await??;
+        loader = Some(MediaLoader::new(args.media.config(), arena.clone())?);
+        transfers = set_up_transfers(&args, arena).await?;
+    }
+
+    // Before anything is announced: a port that is taken ends the start.
+    let public = listen::bind(args.listen).await?;
+    let admin = listen::bind(args.admin_listen).await?;
+    let stop = CancellationToken::new();
+    let monitors = TaskTracker::new();
+    for worker in registry.all() {
+        let monitor = Monitor {
+            worker: worker.clone(),
+            client: client.clone(),
+            transfers: transfers.clone(),
+            interval: Duration::from_millis(args.health_interval_ms),
+            stop: stop.clone(),
+        };
+        monitors.spawn(monitor.run());
+    }
+    monitors.close();
+
+    let app = App::new(app::Inner {
+        registry,
+        client,
+        loader,
+        keys,
+        worker_authorization,
+        bodies: Budget::new(usize::try_from(args.body_budget_bytes.as_u64()).unwrap_or(usize::MAX)),
+        limits: args.limits(),
+        metrics,
+    });
+    tracing::info!(
+        listen = %public.local_addr()?,
+        admin = %admin.local_addr()?,
+        workers = app.registry.all().len(),
+        frontend_decoding = args.frontend_decoding,
+        "serving"
+    );
+    let grace = Duration::from_millis(args.shutdown_grace_ms);
+    // Workers stay attached until the last request is through.
+    let stop_listening = CancellationToken::new();
+    let public = tokio::spawn(listen::serve(public, routes::public(app.clone()), stop_listening.clone(), grace));
+    let admin = tokio::spawn(listen::serve(admin, routes::admin(app), stop_listening.clone(), DETACH_GRACE));
+    ended().await?;
+    tracing::info!("shutting down");
+    stop_listening.cancel();
+    public.await?;
+    admin.await?;
+    stop.cancel();
+    if tokio::time::timeout(DETACH_GRACE, monitors.wait()).await.is_err() {
+        tracing::debug!("a worker did not answer the detach");
+    }
+    Ok(())
+}
+
+/// NIXL, where it is there. Without it frontend decoding works too, inline, and says so in one line.
+async fn set_up_transfers(args: &ServeArgs, arena: Arc<Arena>) -> Result<Option<Transfers>, Box<dyn Error>> {
+    let secret = match &args.attach_key_file {
+        Some(path) => {
+            let secret = read_secret(path)?;
+            if secret.len() < MIN_SECRET_BYTES {
+                return Err(format!("{}: an attach key has at least {MIN_SECRET_BYTES} bytes", path.display()).into());
+            }
+            Some(secret)
+        }
+        None => None,
+    };
+    let identity = Identity::new(secret.as_deref().map(str::as_bytes));
+    let landings = Arc::new(Landings::default());
+    let (dir, name) = (args.nixl_lib_dir.clone(), format!("mediagate-gateway-{}", identity.incarnation));
+    let started = {
+        let (landings, arena) = (landings.clone(), arena.clone());
+        tokio::task::spawn_blocking(move || -> Result<(NixlLibrary, NixlAgent), Box<dyn Error + Send + Sync>> {
+            let library = NixlLibrary::load(dir.as_deref())?;
+            let heard = Box::new(move |peer: &str, message: &str| landings.notified(peer, message));
+            let agent = NixlAgent::start(&library, &name, &arena, heard)?;
+            Ok((library, agent))
+        })
+        .await?
+    };
+    match started {
+        Ok((library, agent)) => {
+            tracing::info!(library = %library.path().display(), arena_bytes = arena.bytes(), "NIXL is up");
+            let want_bytes = args.landing_bytes.as_u64();
+            Ok(Some(Transfers { agent, landings, arena, identity, want_bytes }))
+        }
+        Err(error) => {
+            tracing::warn!("NIXL is not available, so pixels go inline over HTTP: {error}");
+            Ok(None)
+        }
+    }
+}
+
+async fn ended() -> std::io::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    Ok(())
+}

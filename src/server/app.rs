@@ -1,0 +1,69 @@
+//! Everything a handler needs, built once at start.
+
+use std::{sync::Arc, time::Duration};
+
+use http::{HeaderMap, HeaderValue, header::AUTHORIZATION};
+use metrics_exporter_prometheus::PrometheusHandle;
+
+use super::auth::ApiKeys;
+use crate::{
+    media::loader::MediaLoader,
+    memory::Budget,
+    worker::{Registry, WorkerClient},
+};
+
+/// Shared by all requests. Cheap to clone.
+#[derive(Clone)]
+pub struct App(Arc<Inner>);
+
+/// The parts of an [`App`].
+pub struct Inner {
+    pub registry: Registry,
+    pub client: WorkerClient,
+    /// In frontend decoding; `None` in passthrough mode.
+    pub loader: Option<MediaLoader>,
+    pub keys: ApiKeys,
+    /// `Authorization` for the workers, where they want one of their own.
+    pub worker_authorization: Option<HeaderValue>,
+    /// Request bodies that are held at once, in all.
+    pub bodies: Budget,
+    pub limits: Limits,
+    pub metrics: PrometheusHandle,
+}
+
+/// What one request may take.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    pub body_bytes: usize,
+    /// For a body to arrive whole.
+    pub body_timeout: Duration,
+    /// For memory to become free: before that, 503.
+    pub admission_timeout: Duration,
+    /// For a landing slot on a worker: after that, inline.
+    pub landing_timeout: Duration,
+    /// How long a worker may wait for pixels, and a push may take.
+    pub push_timeout: Duration,
+}
+
+impl App {
+    pub fn new(inner: Inner) -> Self {
+        App(Arc::new(inner))
+    }
+
+    /// `Authorization` for a worker: our own for the workers, else the client's where it is not the key to the gateway.
+    pub fn authorization(&self, client: &HeaderMap) -> Option<HeaderValue> {
+        match &self.worker_authorization {
+            Some(ours) => Some(ours.clone()),
+            None if self.keys.required() => None,
+            None => client.get(AUTHORIZATION).cloned(),
+        }
+    }
+}
+
+impl std::ops::Deref for App {
+    type Target = Inner;
+
+    fn deref(&self) -> &Inner {
+        &self.0
+    }
+}

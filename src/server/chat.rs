@@ -1,0 +1,264 @@
+//! `POST /v1/chat/completions`: read, load the images, choose a worker, send, pass the answer on.
+
+use std::{fmt::Write, sync::Arc, time::Duration};
+
+use axum::{
+    body::Body,
+    extract::{Request, State},
+    response::{IntoResponse, Response},
+};
+use bytes::Bytes;
+use futures_util::{StreamExt, future::try_join_all};
+use http::{HeaderMap, HeaderValue, StatusCode};
+use tokio::time::Instant;
+
+use super::{
+    answer::Refusal,
+    app::App,
+    body, headers,
+    send::{Answer, AnswerBody, Attempt, LoadedChat, RefusalKind, SendTimes, Way, attempt},
+};
+use crate::{
+    error::Fault,
+    media::{
+        content::Scope,
+        loader::{LoadTimes, Loaded, MediaLoader},
+        picture::Media,
+    },
+    request::{ChatRequest, ImagePart},
+    routing::{Affinity, Candidate, choose},
+    worker::{InFlight, Worker},
+};
+
+/// What of the body tells requests with a common beginning from others.
+const AFFINITY_BYTES: usize = 1024;
+
+pub async fn chat_completions(State(app): State<App>, request: Request) -> Response {
+    match serve(&app, request).await {
+        Ok(response) => response,
+        Err(refusal) => refusal.into_response(),
+    }
+}
+
+async fn serve(app: &App, request: Request) -> Result<Response, Box<Refusal>> {
+    let (parts, body) = request.into_parts();
+    let rights = app.keys.check(&parts.headers)?;
+    let mut stages = Stages::new();
+    let body = body::read(app, &parts.headers, body).await?;
+    stages.end("body");
+    let chat = ChatRequest::read(&body.bytes).map_err(|error| {
+        let refusal = Refusal::of(&error);
+        Box::new(match error.param() {
+            Some(param) => refusal.about(param),
+            None => refusal,
+        })
+    })?;
+    stages.end("scan");
+
+    let media = match &app.loader {
+        Some(loader) => load(app, loader, &chat, &mut stages).await?,
+        None => Vec::new(),
+    };
+    let affinity = affinity(&body.bytes, &chat, &media);
+    let request_id = parts.headers.get(headers::REQUEST_ID).cloned().unwrap_or(HeaderValue::from_static(""));
+    let to_worker = headers::to_worker(&parts.headers, app.authorization(&parts.headers), &request_id);
+    let loaded = LoadedChat { body: &body.bytes, request: &chat, media: &media };
+    let (answer, worker, in_flight) = send(app, to_worker, &loaded, affinity).await?;
+
+    let debug = rights.debug && parts.headers.get(headers::DEBUG).is_some_and(|value| value == "1");
+    let debugging = debug.then(|| Debugging::of(&stages, &answer, &worker));
+    Ok(pass_on(*answer, in_flight, debugging))
+}
+
+/// Loads all images of a request side by side.
+async fn load(
+    app: &App,
+    loader: &MediaLoader,
+    chat: &ChatRequest<'_>,
+    stages: &mut Stages,
+) -> Result<Vec<Media>, Box<Refusal>> {
+    if let Some((path, kind)) = &chat.other_media {
+        let message = format!("A content part ({kind}) is not supported by this server; only text and images are.");
+        let refusal = Refusal::new(StatusCode::BAD_REQUEST, "unsupported_media", message);
+        return Err(Box::new(refusal.about(path.to_string())));
+    }
+    let scope = Scope::new(None, chat.cache_salt.as_deref());
+    let deadline = Instant::now() + app.limits.admission_timeout;
+    let loads = chat.images.iter().enumerate().map(|(index, part)| {
+        let scope = &scope;
+        async move {
+            let loaded = loader.load(&part.url, scope, deadline).await;
+            loaded.map_err(|error| about_image(index, part, &*error))
+        }
+    });
+    let loaded: Vec<Loaded> = try_join_all(loads).await?;
+    stages.loaded(loaded.iter().map(|loaded| loaded.times));
+    Ok(loaded.into_iter().map(|loaded| loaded.media).collect())
+}
+
+fn about_image(index: usize, part: &ImagePart<'_>, error: &dyn Fault) -> Box<Refusal> {
+    tracing::info!(index, code = error.code(), %error, "image refused");
+    let mut refusal = Refusal::of(error);
+    refusal.message = format!("Image at index {index}: {}", refusal.message);
+    Box::new(refusal.about(format!("{}.image_url", part.path)))
+}
+
+fn affinity(body: &Bytes, chat: &ChatRequest<'_>, media: &[Media]) -> Affinity {
+    match (media.first(), chat.images.first()) {
+        (Some(Media::Picture(picture)), _) => Affinity::new(picture.name.media_id.prefix()),
+        (Some(Media::Original(original)), _) => Affinity::of_bytes(&original.bytes),
+        (None, Some(image)) => Affinity::of_bytes(image.url.as_bytes()),
+        (None, None) => Affinity::of_bytes(&body[..body.len().min(AFFINITY_BYTES)]),
+    }
+}
+
+/// Attempts until a worker answers. A worker that cannot be connected to is passed over; a refusal of its plugin is
+/// answered by pushing once more (what it may cure) and then by going inline, unseen by the client.
+async fn send(
+    app: &App,
+    to_worker: HeaderMap,
+    chat: &LoadedChat<'_>,
+    affinity: Affinity,
+) -> Result<(Box<Answer>, Arc<Worker>, InFlight), Box<Refusal>> {
+    let mut unreachable: Vec<usize> = Vec::new();
+    loop {
+        let healthy = app.registry.healthy().filter(|worker| !unreachable.contains(&worker.index));
+        let candidates: Vec<_> =
+            healthy.map(|worker| Candidate { index: worker.index, in_flight: worker.in_flight() }).collect();
+        let Some(index) = choose(&candidates, affinity) else {
+            return Err(Box::new(match unreachable.is_empty() {
+                true => Refusal::no_worker(),
+                false => Refusal::bad_gateway(),
+            }));
+        };
+        let worker = &app.registry.all()[index];
+        let in_flight = worker.enter();
+        let mut way = Way::Push;
+        let mut pushed_again = false;
+        loop {
+            match attempt(app, worker, to_worker.clone(), chat, way).await {
+                Attempt::Answer(answer) => return Ok((answer, worker.clone(), in_flight)),
+                Attempt::Unreachable { connected: true } => return Err(Box::new(Refusal::bad_gateway())),
+                Attempt::Unreachable { connected: false } => {
+                    worker.set_healthy(false);
+                    worker.look.notify_one();
+                    unreachable.push(index);
+                    break;
+                }
+                Attempt::Refused(RefusalKind::Stale) if !pushed_again => {
+                    crate::observe::transfer("stale");
+                    pushed_again = true;
+                }
+                Attempt::Refused(kind) => {
+                    tracing::info!(worker = %worker.label, ?kind, "reference refused, going inline");
+                    crate::observe::transfer(match kind {
+                        RefusalKind::Bad => "refused_bad",
+                        RefusalKind::Stale => "refused_stale",
+                        RefusalKind::Gone => "refused_gone",
+                        RefusalKind::Late => "refused_late",
+                    });
+                    if kind == RefusalKind::Gone {
+                        give_up_landing(worker);
+                    }
+                    way = Way::Inline;
+                }
+                Attempt::PushFailed(error) => {
+                    tracing::info!(worker = %worker.label, %error, "push failed, going inline");
+                    crate::observe::transfer("push_failed");
+                    give_up_landing(worker);
+                    way = Way::Inline;
+                }
+            }
+        }
+    }
+}
+
+/// The monitor attaches anew.
+fn give_up_landing(worker: &Worker) {
+    if let Some(landing) = worker.landing() {
+        landing.close();
+    }
+    worker.look.notify_one();
+}
+
+/// The worker's answer as the client's: status, headers and bytes as they come.
+fn pass_on(answer: Answer, in_flight: InFlight, debugging: Option<Debugging>) -> Response {
+    let Answer { status, headers, body, slots, .. } = answer;
+    let body = match body {
+        AnswerBody::Whole(bytes) => Body::from(bytes),
+        AnswerBody::Stream(response) => {
+            // Held until the last byte is through, or the client has left: then the places on the worker are given back,
+            // and the connection to the worker is closed, which ends its work.
+            let held = (slots, in_flight);
+            Body::from_stream(response.bytes_stream().map(move |chunk| {
+                let _ = &held;
+                chunk
+            }))
+        }
+    };
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    *response.headers_mut() = headers::to_client(&headers);
+    if let Some(Debugging { timing, route }) = debugging {
+        response.headers_mut().insert(headers::SERVER_TIMING, timing);
+        response.headers_mut().insert(headers::ROUTE, route);
+    }
+    response
+}
+
+/// Times of one request, for the header `server-timing`.
+struct Stages {
+    start: Instant,
+    last: Instant,
+    stages: Vec<(&'static str, Duration)>,
+}
+
+impl Stages {
+    fn new() -> Self {
+        let now = Instant::now();
+        Stages { start: now, last: now, stages: Vec::new() }
+    }
+
+    fn end(&mut self, stage: &'static str) {
+        let now = Instant::now();
+        self.stages.push((stage, now - self.last));
+        self.last = now;
+    }
+
+    /// Images load side by side: each stage by the longest.
+    fn loaded(&mut self, times: impl Iterator<Item = LoadTimes>) {
+        let longest = times.fold(LoadTimes::default(), |a, b| LoadTimes {
+            fetch: a.fetch.max(b.fetch),
+            admission: a.admission.max(b.admission),
+            decode: a.decode.max(b.decode),
+        });
+        self.stages.push(("fetch", longest.fetch));
+        self.stages.push(("admission", longest.admission));
+        self.stages.push(("decode", longest.decode));
+        self.last = Instant::now();
+    }
+}
+
+/// What `x-mediagate-debug: 1` shows.
+struct Debugging {
+    timing: HeaderValue,
+    route: HeaderValue,
+}
+
+impl Debugging {
+    fn of(stages: &Stages, answer: &Answer, worker: &Worker) -> Self {
+        let SendTimes { prepare, push, worker: answered } = answer.times;
+        let mut timing = String::new();
+        let sent = [("prepare", prepare), ("push", push), ("worker", answered), ("total", stages.start.elapsed())];
+        for (name, took) in stages.stages.iter().copied().chain(sent) {
+            let comma = if timing.is_empty() { "" } else { ", " };
+            // Writing to a String cannot fail.
+            let _ = write!(timing, "{comma}{name};dur={:.3}", took.as_secs_f64() * 1000.0);
+        }
+        let transfers = if answer.transfers.is_empty() { "none".to_owned() } else { answer.transfers.join("+") };
+        let route = format!("worker={}; transfer={transfers}", worker.index);
+        // ASCII letters, digits and punctuation only.
+        let header = |text: String| HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static(""));
+        Debugging { timing: header(timing), route: header(route) }
+    }
+}

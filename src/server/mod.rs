@@ -1,0 +1,25 @@
+//! The HTTP server: what clients and operators can reach.
+//!
+//! - [`app`]: everything a handler needs, built once.
+//! - [`routes`]: the list of routes. What is not on it is 404; nothing is forwarded by default.
+//! - [`chat`]: chat completions, with images.
+//! - [`send`]: one prepared request to one worker: push, inline, and what a worker's refusal means.
+//! - [`models`], [`health`]: the small routes.
+//! - [`auth`]: API keys.
+//! - [`body`], [`headers`]: reading bodies within limits; which headers cross.
+//! - [`answer`]: errors in OpenAI's shape, headers that every answer has.
+//! - [`listen`]: sockets, connection limits, shutdown.
+
+pub mod answer;
+pub mod app;
+pub mod auth;
+pub mod body;
+pub mod chat;
+pub mod headers;
+pub mod health;
+pub mod listen;
+pub mod models;
+pub mod routes;
+pub mod send;
+
+pub use app::App;

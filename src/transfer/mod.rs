@@ -1,0 +1,17 @@
+//! Pixels from the arena into a worker's landing memory, over NIXL.
+//!
+//! - [`library`]: finds and loads NIXL at run time; without it, mediagate goes inline.
+//! - [`agent`]: one thread that owns the NIXL agent and drives every transfer in pieces.
+//! - [`landing`]: the gateway's book of one grant: slots on the worker, generations, uses.
+//! - [`descriptor`]: what stands in a request in place of an image.
+//! - [`mac`]: the keyed hashes of docs/PROTOCOL.md.
+
+pub mod agent;
+pub mod descriptor;
+pub mod landing;
+pub mod library;
+pub mod mac;
+
+pub use agent::{NixlAgent, PushError, PushReport};
+pub use descriptor::RdmaMediaDataDescriptor;
+pub use landing::{Grant, Landing, LandingError, LandingSlot, Landings};

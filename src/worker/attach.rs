@@ -1,0 +1,311 @@
+//! Attach, renew, void, detach: the gateway's side of docs/PROTOCOL.md.
+
+use std::time::Duration;
+
+use rand::RngCore;
+use reqwest::{Response, StatusCode, header::CONTENT_TYPE};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use super::{client::WorkerClient, registry::Worker};
+use crate::transfer::{Grant, NixlAgent, mac::Key};
+
+const PROTOCOL: u32 = 1;
+const MAC_HEADER: &str = "x-mediagate-mac";
+
+/// The answers are small; attach answers hold metadata of some hundred bytes.
+const MAX_ANSWER_BYTES: usize = 64 << 10;
+
+/// Attach connects NIXL on the worker's side, which takes milliseconds; this is for one that hangs.
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+
+#[derive(Debug, thiserror::Error)]
+pub enum AttachError {
+    /// A plain vLLM server.
+    #[error("it has no mediagate plugin")]
+    NoPlugin,
+    #[error("no attach key is set, and it is not on this machine: set --attach-key-file on both sides")]
+    KeyNeeded,
+    #[error("it does not accept our key")]
+    Denied,
+    #[error("it does not prove that it knows the attach key")]
+    NotAuthentic,
+    /// `gone`: another incarnation, or a grant that ended.
+    #[error("it does not know this grant")]
+    Gone,
+    #[error("it has no landing memory to grant")]
+    NoMemory,
+    #[error("unexpected answer: {0}")]
+    Protocol(String),
+    #[error("no answer: {0}")]
+    Unreachable(#[source] reqwest::Error),
+    #[error("NIXL cannot take the worker's metadata: {0}")]
+    Nixl(nixl_sys::NixlError),
+}
+
+/// Who attaches, and with which key.
+#[derive(Debug, Clone)]
+pub struct Identity {
+    /// 16 hex digits, new at each start.
+    pub incarnation: String,
+    pub key: Key,
+    /// Whether the key is that of a file; without one, only loopback workers are attached.
+    pub has_secret: bool,
+}
+
+impl Identity {
+    pub fn new(secret: Option<&[u8]>) -> Self {
+        let incarnation = random_hex::<8>();
+        Identity { incarnation, key: Key::of_secret(secret.unwrap_or_default()), has_secret: secret.is_some() }
+    }
+}
+
+/// What a worker says on attach, beside the grant.
+#[derive(Debug)]
+pub struct Attached {
+    pub grant: Grant,
+    pub lease: Duration,
+    pub facts: WorkerFacts,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct WorkerFacts {
+    pub models: Vec<String>,
+    pub api_processes: u32,
+    pub processor_cache: ProcessorCache,
+    pub engine: Engine,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct ProcessorCache {
+    pub kind: String,
+    pub bytes: u64,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Engine {
+    pub name: String,
+    pub version: String,
+}
+
+#[derive(Serialize)]
+struct Hello<'a> {
+    protocol: u32,
+    gateway: &'a str,
+    nonce: &'a str,
+}
+
+#[derive(Deserialize)]
+struct HelloAnswer {
+    worker: String,
+    nonce: String,
+    proof: String,
+}
+
+#[derive(Serialize)]
+struct AttachCall<'a> {
+    protocol: u32,
+    gateway: &'a str,
+    nonce: &'a str,
+    worker: &'a str,
+    worker_nonce: &'a str,
+    agent: &'a str,
+    metadata: String,
+    want_bytes: u64,
+}
+
+#[derive(Deserialize)]
+struct AttachAnswer {
+    worker: String,
+    agent: String,
+    metadata: String,
+    grant: GrantAnswer,
+    lease_seconds: f64,
+    #[serde(flatten)]
+    facts: WorkerFacts,
+}
+
+#[derive(Deserialize)]
+struct GrantAnswer {
+    id: u64,
+    address: u64,
+    bytes: u64,
+}
+
+#[derive(Serialize)]
+struct GrantCall<'a> {
+    worker: &'a str,
+    grant: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seq: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    generations: Option<&'a [u64]>,
+}
+
+#[derive(Deserialize)]
+struct LeaseAnswer {
+    lease_seconds: f64,
+}
+
+#[derive(Deserialize)]
+struct VoidAnswer {
+    void: Vec<u64>,
+}
+
+/// Attaches to a worker: mutual proof of the secret, exchange of metadata, a grant.
+pub async fn attach(
+    worker: &Worker,
+    client: &WorkerClient,
+    identity: &Identity,
+    agent: &NixlAgent,
+    want_bytes: u64,
+) -> Result<Attached, AttachError> {
+    if !identity.has_secret && !worker.is_loopback() {
+        return Err(AttachError::KeyNeeded);
+    }
+    let (gateway, nonce) = (identity.incarnation.as_str(), random_hex::<32>());
+    let hello = json(&Hello { protocol: PROTOCOL, gateway, nonce: &nonce });
+    let answer = post(worker, client, "/mediagate/attach/hello", hello, None).await?;
+    let hello: HelloAnswer = parse(&answer.body)?;
+    let parties = [gateway, &nonce, &hello.worker, &hello.nonce].map(str::as_bytes);
+    if !identity.key.verify("mediagate worker v1", &parties, &hello.proof) {
+        return Err(AttachError::NotAuthentic);
+    }
+
+    let path = "/mediagate/attach";
+    let call = json(&AttachCall {
+        protocol: PROTOCOL,
+        gateway,
+        nonce: &nonce,
+        worker: &hello.worker,
+        worker_nonce: &hello.nonce,
+        agent: agent.name(),
+        metadata: base64_simd::STANDARD.encode_to_string(agent.connection_metadata()),
+        want_bytes,
+    });
+    let mac = identity.key.mac("mediagate gateway v1", &[path.as_bytes(), &call]);
+    let answer = post(worker, client, path, call, Some(mac)).await?;
+    let grant_key = identity.key.derive("mediagate grant key v1", &parties);
+    if !grant_key.verify("mediagate answer v1", &[&answer.body], &answer.mac) {
+        return Err(AttachError::NotAuthentic);
+    }
+    let answer: AttachAnswer = parse(&answer.body)?;
+    if answer.worker != hello.worker || answer.grant.bytes == 0 {
+        return Err(AttachError::Protocol("another incarnation or an empty grant".into()));
+    }
+    let lease = lease(answer.lease_seconds)?;
+    let metadata = base64_simd::STANDARD
+        .decode_to_vec(answer.metadata)
+        .map_err(|_| AttachError::Protocol("metadata is not base64".into()))?;
+    let peer = agent.connect(metadata).await.map_err(AttachError::Nixl)?;
+    if peer != answer.agent {
+        return Err(AttachError::Protocol("its metadata names another agent".into()));
+    }
+    let GrantAnswer { id, address, bytes } = answer.grant;
+    let grant = Grant { worker: answer.worker, peer: peer.into(), id, address, bytes, key: grant_key };
+    Ok(Attached { grant, lease, facts: answer.facts })
+}
+
+/// Renews a lease. `seq` rises with each call for a grant.
+pub async fn renew(worker: &Worker, client: &WorkerClient, grant: &Grant, seq: u64) -> Result<Duration, AttachError> {
+    let body = json(&GrantCall { worker: &grant.worker, grant: grant.id, seq: Some(seq), generations: None });
+    let answer: LeaseAnswer = call(worker, client, grant, "/mediagate/renew", body).await?;
+    lease(answer.lease_seconds)
+}
+
+/// Has generations voided; gives those that nobody reads any more.
+pub async fn void(
+    worker: &Worker,
+    client: &WorkerClient,
+    grant: &Grant,
+    generations: &[u64],
+) -> Result<Vec<u64>, AttachError> {
+    let body = json(&GrantCall { worker: &grant.worker, grant: grant.id, seq: None, generations: Some(generations) });
+    let answer: VoidAnswer = call(worker, client, grant, "/mediagate/void", body).await?;
+    Ok(answer.void)
+}
+
+/// Gives a grant back, so that its range need not wait for the lease to end.
+pub async fn detach(worker: &Worker, client: &WorkerClient, grant: &Grant) -> Result<(), AttachError> {
+    let body = json(&GrantCall { worker: &grant.worker, grant: grant.id, seq: None, generations: None });
+    let _: serde_json::Value = call(worker, client, grant, "/mediagate/detach", body).await?;
+    Ok(())
+}
+
+async fn call<T: DeserializeOwned>(
+    worker: &Worker,
+    client: &WorkerClient,
+    grant: &Grant,
+    path: &'static str,
+    body: Vec<u8>,
+) -> Result<T, AttachError> {
+    let mac = grant.key.mac("mediagate call v1", &[path.as_bytes(), &body]);
+    parse(&post(worker, client, path, body, Some(mac)).await?.body)
+}
+
+struct Answer {
+    body: Vec<u8>,
+    mac: String,
+}
+
+async fn post(
+    worker: &Worker,
+    client: &WorkerClient,
+    path: &'static str,
+    body: Vec<u8>,
+    mac: Option<String>,
+) -> Result<Answer, AttachError> {
+    let mut request = client.http().post(worker.url(path)).header(CONTENT_TYPE, "application/json").body(body);
+    if let Some(mac) = mac {
+        request = request.header(MAC_HEADER, mac);
+    }
+    let response = request.timeout(CALL_TIMEOUT).send().await.map_err(AttachError::Unreachable)?;
+    let status = response.status();
+    let mac = response.headers().get(MAC_HEADER).and_then(|mac| mac.to_str().ok()).unwrap_or_default().to_owned();
+    match status {
+        StatusCode::OK => Ok(Answer { body: limited(response).await?, mac }),
+        // vLLM answers unknown paths with 404 and known ones of another method with 405.
+        StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => Err(AttachError::NoPlugin),
+        StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED => Err(AttachError::Denied),
+        StatusCode::GONE => Err(AttachError::Gone),
+        StatusCode::SERVICE_UNAVAILABLE => Err(AttachError::NoMemory),
+        _ => {
+            let body = limited(response).await.unwrap_or_default();
+            let text: String = String::from_utf8_lossy(&body).chars().take(200).collect();
+            Err(AttachError::Protocol(format!("{status}: {text}")))
+        }
+    }
+}
+
+async fn limited(mut response: Response) -> Result<Vec<u8>, AttachError> {
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await.map_err(AttachError::Unreachable)? {
+        if body.len() + chunk.len() > MAX_ANSWER_BYTES {
+            return Err(AttachError::Protocol(format!("more than {MAX_ANSWER_BYTES} bytes")));
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body)
+}
+
+fn lease(seconds: f64) -> Result<Duration, AttachError> {
+    if (1.0..=86_400.0).contains(&seconds) {
+        Ok(Duration::from_secs_f64(seconds))
+    } else {
+        Err(AttachError::Protocol(format!("a lease of {seconds} seconds")))
+    }
+}
+
+fn json(value: &impl Serialize) -> Vec<u8> {
+    // Structs of strings and numbers: serialising them cannot fail.
+    serde_json::to_vec(value).unwrap_or_default()
+}
+
+fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, AttachError> {
+    serde_json::from_slice(body).map_err(|error| AttachError::Protocol(error.to_string()))
+}
+
+fn random_hex<const BYTES: usize>() -> String {
+    let mut bytes = [0; BYTES];
+    rand::rng().fill_bytes(&mut bytes);
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

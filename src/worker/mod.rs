@@ -1,0 +1,14 @@
+//! The workers behind the gateway: who they are, whether they live, and what they granted.
+//!
+//! - [`registry`]: the list of workers and the state of each.
+//! - [`client`]: HTTP to workers.
+//! - [`attach`]: the gateway's side of attach, renew, void and detach (docs/PROTOCOL.md).
+//! - [`monitor`]: one task a worker that keeps that state true.
+
+pub mod attach;
+pub mod client;
+pub mod monitor;
+pub mod registry;
+
+pub use client::WorkerClient;
+pub use registry::{InFlight, Registry, Worker};

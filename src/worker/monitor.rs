@@ -1,0 +1,230 @@
+//! One task a worker: is it alive, are we attached, does the lease hold, which generations are to be voided.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tokio::{sync::mpsc::UnboundedReceiver, time::sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    attach::{self, AttachError, Attached, Identity},
+    client::WorkerClient,
+    registry::Worker,
+};
+use crate::{
+    memory::{Arena, SLOT_ALIGNMENT_BYTES},
+    observe,
+    transfer::{Landing, Landings, NixlAgent, agent::PushRequest},
+};
+
+const HEALTH_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The transfer that measures a connection on attach.
+const PROBE_BYTES: usize = 1 << 20;
+const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long to wait before attaching again after what time alone may cure.
+const RETRY_SOON: Duration = Duration::from_secs(1);
+/// The same after what needs an operator (no plugin, a wrong key), who should not have to restart the gateway.
+const RETRY_LATE: Duration = Duration::from_secs(30);
+
+/// Voids are gathered for as long as one call takes, up to this many.
+const VOID_BATCH: usize = 1024;
+
+/// What is needed to push: absent where NIXL is not there, or in passthrough mode.
+#[derive(Clone)]
+pub struct Transfers {
+    pub agent: NixlAgent,
+    pub landings: Arc<Landings>,
+    pub arena: Arc<Arena>,
+    pub identity: Identity,
+    /// Landing memory to ask each worker for.
+    pub want_bytes: u64,
+}
+
+/// Watches one worker until `stop`.
+pub struct Monitor {
+    pub worker: Arc<Worker>,
+    pub client: WorkerClient,
+    pub transfers: Option<Transfers>,
+    pub interval: Duration,
+    pub stop: CancellationToken,
+}
+
+/// An attachment under way.
+struct Attachment {
+    landing: Arc<Landing>,
+    orphans: UnboundedReceiver<u64>,
+    lease: Duration,
+    renewed: Instant,
+    seq: u64,
+}
+
+impl Monitor {
+    pub async fn run(self) {
+        let mut attachment: Option<Attachment> = None;
+        let mut attach_after = Instant::now();
+        let mut last_problem: Option<String> = None;
+        loop {
+            let healthy = self.probe().await;
+            observe::worker_healthy(&self.worker.label, healthy);
+            if self.worker.set_healthy(healthy) {
+                tracing::info!(worker = %self.worker.label, healthy, "worker health changed");
+                attach_after = Instant::now();
+            }
+            if let Some(held) = attachment.take() {
+                attachment = self.keep(held).await;
+            }
+            if attachment.is_none()
+                && healthy
+                && let Some(transfers) = &self.transfers
+                && Instant::now() >= attach_after
+            {
+                match self.attach(transfers).await {
+                    Ok(new) => {
+                        attachment = Some(new);
+                        last_problem = None;
+                    }
+                    Err(error) => {
+                        let late = matches!(
+                            error,
+                            AttachError::NoPlugin
+                                | AttachError::KeyNeeded
+                                | AttachError::Denied
+                                | AttachError::NotAuthentic
+                        );
+                        attach_after = Instant::now() + if late { RETRY_LATE } else { RETRY_SOON };
+                        // Said once, not at each try.
+                        let problem = error.to_string();
+                        if last_problem.as_ref() != Some(&problem) {
+                            tracing::warn!(worker = %self.worker.label, %problem, "not attached: images go inline");
+                            last_problem = Some(problem);
+                        }
+                    }
+                }
+            }
+            observe::worker_attached(&self.worker.label, attachment.is_some());
+
+            tokio::select! {
+                () = self.stop.cancelled() => break,
+                () = sleep(self.interval) => {}
+                () = self.worker.look.notified() => {}
+                Some(generation) = next_orphan(&mut attachment) => self.void(&mut attachment, generation).await,
+            }
+        }
+        if let Some(held) = attachment {
+            self.worker.set_landing(None);
+            if let Err(error) = attach::detach(&self.worker, &self.client, held.landing.grant()).await {
+                tracing::debug!(worker = %self.worker.label, %error, "detach failed");
+            }
+        }
+    }
+
+    async fn probe(&self) -> bool {
+        let health = self.client.http().get(self.worker.url("/health")).timeout(HEALTH_TIMEOUT);
+        health.send().await.is_ok_and(|response| response.status().is_success())
+    }
+
+    async fn attach(&self, transfers: &Transfers) -> Result<Attachment, AttachError> {
+        let worker = &self.worker;
+        let Transfers { agent, landings, arena, identity, want_bytes } = transfers;
+        let Attached { grant, lease, facts } =
+            attach::attach(worker, &self.client, identity, agent, *want_bytes).await?;
+        let renewed = Instant::now();
+        let (landing, orphans) = Landing::open(grant, agent.clone());
+        landings.add(&landing);
+        let speed = probe_connection(&landing, arena).await;
+        worker.set_models(facts.models.clone());
+        tracing::info!(
+            worker = %worker.label,
+            engine = %facts.engine.name,
+            version = %facts.engine.version,
+            grant_bytes = landing.grant().bytes,
+            processor_cache = %facts.processor_cache.kind,
+            processor_cache_bytes = facts.processor_cache.bytes,
+            api_processes = facts.api_processes,
+            mib_per_second = speed.map(|bytes_per_second| bytes_per_second >> 20),
+            "attached"
+        );
+        if let Some(speed) = speed {
+            observe::worker_push_speed(&worker.label, speed);
+        } else {
+            landing.close();
+            return Err(AttachError::Protocol("the first transfer did not arrive".into()));
+        }
+        worker.set_landing(Some(landing.clone()));
+        Ok(Attachment { landing, orphans, lease, renewed, seq: 0 })
+    }
+
+    /// Renews the lease when it is time; `None` when the attachment is over.
+    async fn keep(&self, mut held: Attachment) -> Option<Attachment> {
+        let worker = &self.worker;
+        if !held.landing.is_closed() && held.renewed.elapsed() < held.lease / 3 {
+            return Some(held);
+        }
+        let reason = if held.landing.is_closed() {
+            "a request was told that the grant is over".to_owned()
+        } else {
+            held.seq += 1;
+            match attach::renew(worker, &self.client, held.landing.grant(), held.seq).await {
+                Ok(lease) => {
+                    held.lease = lease;
+                    held.renewed = Instant::now();
+                    return Some(held);
+                }
+                Err(AttachError::Unreachable(_)) if held.renewed.elapsed() < held.lease => return Some(held),
+                Err(error) => error.to_string(),
+            }
+        };
+        tracing::info!(worker = %worker.label, reason, "attachment over");
+        worker.set_landing(None);
+        None
+    }
+
+    async fn void(&self, attachment: &mut Option<Attachment>, first: u64) {
+        let Some(held) = attachment else { return };
+        let mut generations = vec![first];
+        while generations.len() < VOID_BATCH
+            && let Ok(next) = held.orphans.try_recv()
+        {
+            generations.push(next);
+        }
+        match attach::void(&self.worker, &self.client, held.landing.grant(), &generations).await {
+            Ok(void) => held.landing.voided(&void),
+            Err(error) => {
+                // Without an acknowledgement nothing says when the slots may be used again: start over.
+                tracing::info!(worker = %self.worker.label, %error, "void failed, attaching again");
+                held.landing.close();
+            }
+        }
+    }
+}
+
+async fn next_orphan(attachment: &mut Option<Attachment>) -> Option<u64> {
+    match attachment {
+        Some(held) => held.orphans.recv().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Pays for connection set-up and measures the lane: bytes per second of the second of two WRITEs.
+async fn probe_connection(landing: &Arc<Landing>, arena: &Arc<Arena>) -> Option<u64> {
+    let grant = landing.grant();
+    let mut speed = None;
+    for bytes in [SLOT_ALIGNMENT_BYTES, PROBE_BYTES.min(grant.bytes as usize)] {
+        let source = arena.allocate(bytes)?.freeze();
+        let request = PushRequest {
+            source,
+            peer: grant.peer.clone(),
+            address: grant.address,
+            note: format!("W {}", grant.id),
+            deadline: Instant::now() + PROBE_TIMEOUT,
+            hold: Box::new(()),
+        };
+        let report = landing.agent().push(request).await.ok()?;
+        speed = Some((report.bytes as f64 / report.took.as_secs_f64().max(1e-9)) as u64);
+    }
+    speed
+}
