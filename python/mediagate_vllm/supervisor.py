@@ -1,8 +1,8 @@
 """Keeps one lander running, as a child of the API process of rank 0.
 
 A lander that dies is started anew, under a new incarnation: gateways see `gone`, and attach again. Should it die again
-and again, the pauses between the attempts grow. Where NIXL or the key file is missing, the log has one line, and there is
-no further attempt.
+and again, the pauses between the attempts grow. Where NIXL or the key file is missing, the log has one line, and it is
+not tried again.
 """
 
 import asyncio
