@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from harness import GATEWAY, FileServer, Gateway, Vllm, nixl_lib_dir, say
+from harness import GATEWAY, FileServer, Gateway, Vllm, nixl_lib_dir
 
 
 def pytest_configure(config):
@@ -53,5 +53,5 @@ def start_gateway(files):
 def gateway(vllm, start_gateway):
     """The gateway as users run it: frontend decoding, pixels pushed over NIXL."""
     started = start_gateway("gateway", [vllm.url], "--nixl-lib-dir", str(nixl_lib_dir())).ready()
-    say("    the gateway is up")
+    started.wait_until_attached()
     return started

@@ -170,6 +170,7 @@ class Vllm(Process):
 
 class Gateway(Process):
     def __init__(self, name: str, workers: list[str], *flags: str):
+        self.workers = len(workers)
         listen, admin = free_port(), free_port()
         self.url = f"http://127.0.0.1:{listen}"
         self.admin_url = f"http://127.0.0.1:{admin}"
@@ -181,6 +182,14 @@ class Gateway(Process):
     def ready(self) -> "Gateway":
         self.wait_until_ready(f"{self.url}/ready", 60)
         return self
+
+    def wait_until_attached(self, seconds: float = 30) -> None:
+        """Until every worker has granted landing memory: before that, pixels go inline."""
+        deadline = time.monotonic() + seconds
+        while (attached := self.metrics().get("mediagate_worker_attached")) != self.workers:
+            if time.monotonic() > deadline or not self.alive():
+                raise RuntimeError(f"{attached} of {self.workers} workers attached:\n{self.tail()}")
+            time.sleep(0.1)
 
     def metrics(self) -> Metrics:
         return Metrics.read(f"{self.admin_url}/metrics")
