@@ -45,49 +45,46 @@ class Pixels:
     media_id: str
 
 
-class Connection:
+class Connection(wire.Frames):
     """One connection to one incarnation of the lander."""
 
-    def __init__(self, view: LandingView, worker: str, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, view: LandingView, worker: str) -> None:
         self.view = view
         self.worker = worker
-        self._writer = writer
+        self.ended = asyncio.Event()
         self._answers: dict[int, asyncio.Future[Any]] = {}
         self._last_id = 0
 
-    async def listen(self, reader: asyncio.StreamReader) -> None:
-        """Until the lander hangs up."""
-        try:
-            while (message := await wire.read(reader)) is not None:
-                future = self._answers.pop(message["id"], None)
-                if future is None or future.done():
-                    continue
-                if "refused" in message:
-                    future.set_exception(Refused(*message["refused"]))
-                else:
-                    future.set_result(message["ok"])
-        finally:
-            self._writer.close()
-            for future in self._answers.values():
-                if not future.done():
-                    future.set_exception(Refused("gone", "the lander died"))
-            self._answers.clear()
-
     def ask(self, op: str, **fields: Any) -> tuple[int, asyncio.Future[Any]]:
-        if self._writer.is_closing():
+        if not self.is_open:
             raise Refused("gone", "the lander died")
         self._last_id += 1
         ident = self._last_id
         future = self._answers[ident] = asyncio.get_running_loop().create_future()
-        self._writer.write(wire.encode({"op": op, "id": ident, **fields}))
+        self.send({"op": op, "id": ident, **fields})
         return ident, future
 
     def say(self, op: str, ident: int) -> None:
-        if not self._writer.is_closing():
-            self._writer.write(wire.encode({"op": op, "id": ident}))
+        self.send({"op": op, "id": ident})
 
     def forget(self, ident: int) -> None:
         self._answers.pop(ident, None)
+
+    def received(self, message: wire.Message) -> None:
+        future = self._answers.pop(message["id"], None)
+        if future is None or future.done():
+            return
+        if "refused" in message:
+            future.set_exception(Refused(*message["refused"]))
+        else:
+            future.set_result(message["ok"])
+
+    def lost(self) -> None:
+        for future in self._answers.values():
+            if not future.done():
+                future.set_exception(Refused("gone", "the lander died"))
+        self._answers.clear()
+        self.ended.set()
 
 
 class Landing:
@@ -162,14 +159,17 @@ class Landing:
             except (OSError, ValueError, KeyError):
                 await asyncio.sleep(RECONNECT_SECONDS)
                 continue
-            reader, writer = await asyncio.open_unix_connection(sock=connected)
-            self._connection = Connection(view, worker, writer)
+            connection = Connection(view, worker)
+            loop = asyncio.get_running_loop()
+            transport, _ = await loop.create_unix_connection(lambda c=connection: c, sock=connected)
+            self._connection = connection
             self._connected.set()
             try:
-                await self._connection.listen(reader)
+                await connection.ended.wait()
             finally:
                 self._connection = None
                 self._connected.clear()
+                transport.close()
 
     def _connect(self) -> tuple[socket.socket, LandingView, str]:
         """Blocking: mapping half a gigabyte takes a moment."""

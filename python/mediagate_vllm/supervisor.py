@@ -5,6 +5,7 @@ and again, the pauses between the attempts grow; without NIXL on the machine the
 """
 
 import asyncio
+import json
 import logging
 import sys
 import time
@@ -15,7 +16,6 @@ from typing import Any
 
 from .lander import EXIT_NO_NIXL
 from .settings import Settings
-from .wire import encode
 
 FIRST_PAUSE_SECONDS = 0.2
 LONGEST_PAUSE_SECONDS = 30.0
@@ -30,7 +30,7 @@ log = logging.getLogger("vllm.mediagate")
 class Supervisor:
     def __init__(self, settings: Settings, socket: str, about: dict[str, Any]) -> None:
         """`about`: what the attach answer says of this worker beside the lander's own (models, engine, ...)."""
-        self._message = encode({**asdict(settings), "socket": socket, "about": about})
+        self._settings = json.dumps({**asdict(settings), "socket": socket, "about": about}).encode() + b"\n"
         self._process: Process | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -73,7 +73,7 @@ class Supervisor:
         process = self._process = await asyncio.create_subprocess_exec(*COMMAND, stdin=PIPE, stdout=DEVNULL)
         assert process.stdin is not None
         with suppress(ConnectionError):
-            process.stdin.write(self._message)
+            process.stdin.write(self._settings)
             await process.stdin.drain()
         # stdin stays open: its end tells the lander that we are gone.
         return await process.wait()
