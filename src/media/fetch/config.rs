@@ -30,7 +30,8 @@ pub struct FetchConfig {
     /// `.example.com` or `*.example.com` every name below it.
     pub allowed_domains: Vec<String>,
 
-    /// Largest image, in bytes on the wire, and again in bytes once a content coding is undone.
+    /// Largest image, in bytes. One that comes in a content coding, although none was asked for, counts as it comes and
+    /// once more as it decodes: no fetch holds more than this.
     pub max_bytes: usize,
     /// Largest head of a response, in bytes. At least 8192.
     pub max_header_bytes: usize,
@@ -102,6 +103,8 @@ impl FetchConfig {
     pub fn validate(&self) -> Result<(), FetchConfigError> {
         /// hyper's smallest read buffer.
         const MIN_HEADER_BYTES: usize = 8192;
+        /// Nobody waits longer for an answer, and clocks do not overflow.
+        const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
         let positive = [
             ("max_bytes", self.max_bytes),
@@ -119,6 +122,9 @@ impl FetchConfig {
         ];
         if let Some((setting, _)) = times.into_iter().find(|(_, value)| value.is_zero()) {
             return Err(FetchConfigError::Zero { setting });
+        }
+        if let Some((setting, _)) = times.into_iter().find(|(_, value)| *value > LONGEST) {
+            return Err(FetchConfigError::TooLong { setting, longest: LONGEST });
         }
         if self.max_header_bytes < MIN_HEADER_BYTES {
             return Err(FetchConfigError::HeaderBytes { min: MIN_HEADER_BYTES });
@@ -154,6 +160,8 @@ impl FetchConfig {
 pub enum FetchConfigError {
     #[error("{setting} may not be 0")]
     Zero { setting: &'static str },
+    #[error("{setting} may not be more than {longest:?}")]
+    TooLong { setting: &'static str, longest: Duration },
     #[error("max_header_bytes has to be at least {min}")]
     HeaderBytes { min: usize },
     #[error("user_agent is empty or holds characters that a header may not have")]
@@ -291,6 +299,7 @@ mod tests {
         };
         assert!(with(|config| config.max_bytes = 0).contains("max_bytes"));
         assert!(with(|config| config.total_timeout = Duration::ZERO).contains("total_timeout_ms"));
+        assert!(with(|config| config.total_timeout = Duration::MAX).contains("total_timeout_ms"));
         assert!(with(|config| config.max_header_bytes = 100).contains("8192"));
         assert!(with(|config| config.user_agent = "a\nb".into()).contains("user_agent"));
         for host in ["", "http://x", "x:80", "x:81", "x/", "a b", "u@x"] {
