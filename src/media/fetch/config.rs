@@ -58,7 +58,7 @@ pub struct FetchConfig {
     pub max_concurrent_lookups: usize,
     /// Connections that are kept open for the next request, in all. 0 keeps none.
     pub max_idle_connections: usize,
-    /// How long a connection is kept open for the next request.
+    /// How long a connection can be used for the next request. It is closed within twice that time.
     #[serde(rename = "idle_timeout_ms", with = "millis")]
     pub idle_timeout: Duration,
 
