@@ -2,7 +2,7 @@
 
 `python -m mediagate_vllm.lander`, started by `supervisor` with its settings as one line of JSON on stdin. It is a
 process of its own so that a crash inside NIXL costs a moment of inline images and not the vLLM server, and so that its
-polling never shares a GIL with vLLM's event loop. It imports NIXL's bindings, numpy and blake3; never torch, never vLLM.
+polling never shares a GIL with vLLM's event loop. It imports NIXL's bindings, numpy, blake3; never torch, never vLLM.
 
 One thread, one event loop. Notifications are polled, since NIXL has no descriptor to wait on: quickly while a claim
 waits, seldom otherwise, but always, because NIXL keeps unread ones without bound.
@@ -37,7 +37,7 @@ EAGER_FOR_SECONDS = 0.02
 WAITING_POLL_SECONDS = 0.001
 IDLE_POLL_SECONDS = 0.1
 TICK_SECONDS = 0.005
-EXIT_NO_NIXL = 69  # EX_UNAVAILABLE: starting again will not help
+EXIT_IN_VAIN = 78  # EX_CONFIG: no NIXL here, or no such key file; starting again will not help
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
 
 log = logging.getLogger("mediagate.lander")
@@ -79,6 +79,17 @@ class Landing:
         return self.memory.address + grant.range.offset, grant.range.length
 
 
+class SettingError(Exception):
+    """What the operator asked for cannot be."""
+
+
+def _secret(file: str | None) -> bytes:
+    try:
+        return macs.read_secret(file) if file else b""
+    except (OSError, ValueError) as e:
+        raise SettingError(e) from e
+
+
 class Lander:
     def __init__(self, settings: dict[str, Any]) -> None:
         worker = secrets.token_hex(8)
@@ -92,7 +103,7 @@ class Lander:
             tell=self.landing.tell,
             freed=self._freed,
         )
-        secret = macs.read_secret(settings["attach_key_file"]) if settings["attach_key_file"] else b""
+        secret = _secret(settings["attach_key_file"])
         self.door = Door(
             self.book,
             self.landing,
@@ -197,9 +208,9 @@ def main() -> None:
     status = 0
     try:
         loop.run_until_complete(_run())
-    except NixlMissingError as e:
-        log.warning("mediagate: %s: images will come inline", e)
-        status = EXIT_NO_NIXL
+    except (NixlMissingError, SettingError) as e:
+        log.error("mediagate: %s; images will come inline", e)
+        status = EXIT_IN_VAIN
     except Exception:
         log.exception("mediagate: the lander failed")
         status = 1

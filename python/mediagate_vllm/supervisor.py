@@ -1,7 +1,8 @@
 """Keeps one lander running, as a child of the API process of rank 0.
 
 A lander that dies is started anew, under a new incarnation: gateways see `gone`, and attach again. Should it die again
-and again, the pauses between the attempts grow; without NIXL on the machine there is one line in the log, and no more.
+and again, the pauses between the attempts grow. Where NIXL or the key file is missing, the log has one line, and it is
+not tried again.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from .lander import EXIT_NO_NIXL
+from .lander import EXIT_IN_VAIN
 from .settings import Settings
 
 FIRST_PAUSE_SECONDS = 0.2
@@ -61,7 +62,7 @@ class Supervisor:
             except OSError as e:
                 log.warning("mediagate: the lander could not be started: %s", e)
                 status = None
-            if status == EXIT_NO_NIXL:
+            if status == EXIT_IN_VAIN:
                 return
             if time.monotonic() - started >= STEADY_AFTER_SECONDS:
                 pause = FIRST_PAUSE_SECONDS

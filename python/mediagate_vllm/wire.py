@@ -17,7 +17,7 @@ import json
 import os
 import socket
 import struct
-from typing import Any
+from typing import Any, cast
 
 MAX_BYTES = 1 << 20
 _LENGTH = struct.Struct("<I")
@@ -51,8 +51,7 @@ class Frames(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are of no such class
         self._rest = bytearray()
 
     def data_received(self, data: bytes) -> None:

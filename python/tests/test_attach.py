@@ -156,7 +156,7 @@ def test_without_a_key_only_this_machine_attaches(start):
     worker.wait_for_lander()
     gateway = Gateway(worker.url)
     gateway.attach().detach()
-    for header in ("forwarded", "x_forwarded_for", "x_real_ip", "via"):
+    for header in ("forwarded", "x_forwarded_for", "x_real_ip", "via", "origin"):
         fields = {"protocol": 1, "gateway": gateway.incarnation, "nonce": "0" * 64}
         assert gateway.post("/mediagate/attach/hello", fields, **{header: "127.0.0.1"})[0] == 403
 

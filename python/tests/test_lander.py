@@ -121,6 +121,33 @@ def test_late_write_into_a_range_of_another_is_refused_not_served(start):
     assert other.see(new.reference(pixels, generation))[0] == 200
 
 
+def test_stopped_lander_is_not_waited_for_for_ever(start):
+    worker = start()
+    worker.wait_for_lander()
+    gateway = Gateway(worker.url)
+    attached = gateway.attach()
+    pixels = picture(5)
+    generation = attached.push(pixels)
+    os.kill(worker.lander_pid(), signal.SIGSTOP)
+    try:
+        status, message = gateway.see(attached.reference(pixels, generation, wait_ms=100))
+        assert (status, message[:14]) == (503, "mediagate late")
+    finally:
+        os.kill(worker.lander_pid(), signal.SIGCONT)
+    assert attached.released(generation)  # claimed and given up, in this order
+    generation = attached.push(pixels)
+    assert gateway.see(attached.reference(pixels, generation))[0] == 200
+
+
+def test_missing_key_file_is_said_once_and_leaves_a_server_without_lander(start, tmp_path):
+    worker = start("--attach-key-file", str(tmp_path / "nowhere")).wait()
+    pids = lambda: Path(f"/proc/{worker.process.pid}/task/{worker.process.pid}/children").read_text()  # noqa: E731
+    assert until(lambda: not pids())
+    gateway = Gateway(worker.url)
+    fields = {"protocol": 1, "gateway": gateway.incarnation, "nonce": "0" * 64}
+    assert gateway.post("/mediagate/attach/hello", fields)[0] == 503
+
+
 def test_lander_has_no_torch_and_little_memory(start):
     worker = start()
     worker.wait_for_lander()
