@@ -9,7 +9,8 @@ use std::net::{IpAddr, SocketAddr};
 use thiserror::Error;
 
 use super::address::{self, Refusal};
-use super::config::{Cidr, DomainPattern, FetchConfig, FetchConfigError};
+use super::allow::{Cidr, DomainPattern};
+use super::config::{FetchConfig, FetchConfigError};
 use crate::media::source::{Host, HttpUrl};
 
 /// Why the policy refuses a hop. Terminal: no retry, no other address, no fallback.
