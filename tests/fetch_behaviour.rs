@@ -215,6 +215,15 @@ async fn no_proxy_of_the_environment_is_asked() {
     assert_eq!(canary.connections(), 0);
 }
 
+#[tokio::test]
+async fn an_address_that_does_not_answer_leaves_the_others() {
+    let origin = origin(vec![image()]).await;
+    let names = Names::new([("two.example", vec![NameAnswer::of(&["127.0.0.9", "127.0.0.1"])])]);
+    let fetcher = Fetcher::with_resolver(&loopback_config(&[origin.port()]), names).unwrap();
+    let fetched = fetcher.fetch(&url(&format!("http://two.example:{}/", origin.port()))).await.unwrap();
+    assert_eq!((fetched.retries, fetched.bytes.len()), (0, bodies().base.len()));
+}
+
 // The request.
 
 #[tokio::test]
@@ -449,6 +458,38 @@ async fn many_fetches_at_once_use_few_connections() {
     assert!(results.into_iter().all(|result| result.unwrap().bytes == bodies().base));
     assert_eq!(origin.requests().len(), 50);
     assert!(origin.connections() <= 8, "{} connections", origin.connections());
+}
+
+#[tokio::test]
+async fn idle_connections_are_few_and_do_not_stay() {
+    let names = Names::new([
+        ("a.example", vec![NameAnswer::of(&["127.0.0.1"])]),
+        ("b.example", vec![NameAnswer::of(&["127.0.0.1"])]),
+        ("c.example", vec![NameAnswer::of(&["127.0.0.1"])]),
+    ]);
+    let origin = origin(vec![image()]).await;
+    let mut config = FetchConfig { max_idle_connections: 2, ..loopback_config(&[origin.port()]) };
+    let fetch_all = async |fetcher: &Fetcher| {
+        for host in ["a", "b", "c"] {
+            fetcher.fetch(&url(&format!("http://{host}.example:{}/", origin.port()))).await.unwrap();
+        }
+    };
+    let ended = async |connections: usize| {
+        while origin.ended() < connections {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let fetcher = Fetcher::with_resolver(&config, Arc::clone(&names) as Arc<_>).unwrap();
+    fetch_all(&fetcher).await;
+    ended(1).await;
+    assert_eq!((origin.connections(), origin.ended()), (3, 1), "the oldest made room");
+    drop(fetcher);
+    ended(3).await;
+
+    config.idle_timeout = Duration::from_millis(20);
+    let fetcher = Fetcher::with_resolver(&config, names).unwrap();
+    fetch_all(&fetcher).await;
+    ended(origin.connections()).await;
 }
 
 // Redirects and retries.

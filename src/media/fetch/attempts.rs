@@ -53,7 +53,12 @@ impl Fetcher {
         let mut url = url.clone();
         let mut redirects = 0;
         loop {
-            match self.hop(&url, want, deadline).await? {
+            let hop = self.hop(&url, want, deadline).await.inspect_err(|error| {
+                if let FetchError::Refused(refusal) = error {
+                    tracing::info!(%url, %refusal, redirects, "the fetch policy refuses an image");
+                }
+            });
+            match hop? {
                 Hop::Redirect(_) if redirects == self.config.max_redirects => {
                     return Err(FetchError::TooManyRedirects { max: redirects });
                 }

@@ -25,6 +25,7 @@
 //! sender at once, and the attacks that HTTP/2's multiplexing made possible have no place to happen.
 
 mod address;
+mod allow;
 mod attempts;
 mod body;
 mod coding;
@@ -47,7 +48,8 @@ use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
 
 pub use address::{Refusal, judge};
-pub use config::{Cidr, FetchConfig, FetchConfigError};
+pub use allow::Cidr;
+pub use config::{FetchConfig, FetchConfigError};
 pub use error::{Cause, FetchError};
 pub use freshness::{Freshness, Validators};
 pub use policy::PolicyRefusal;
