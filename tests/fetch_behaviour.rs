@@ -5,6 +5,7 @@ mod support;
 
 use std::future::poll_fn;
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::num::NonZeroUsize;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
@@ -214,6 +215,15 @@ async fn no_proxy_of_the_environment_is_asked() {
     assert_eq!(canary.connections(), 0);
 }
 
+#[tokio::test]
+async fn an_address_that_does_not_answer_leaves_the_others() {
+    let origin = origin(vec![image()]).await;
+    let names = Names::new([("two.example", vec![NameAnswer::of(&["127.0.0.9", "127.0.0.1"])])]);
+    let fetcher = Fetcher::with_resolver(&loopback_config(&[origin.port()]), names).unwrap();
+    let fetched = fetcher.fetch(&url(&format!("http://two.example:{}/", origin.port()))).await.unwrap();
+    assert_eq!((fetched.retries, fetched.bytes.len()), (0, bodies().base.len()));
+}
+
 // The request.
 
 #[tokio::test]
@@ -275,6 +285,63 @@ async fn a_known_image_is_asked_for_by_its_validators() {
     }
     assert!(origin.requests()[2].contains("if-modified-since: Thu, 01 Jan 2026 00:00:00 GMT\r\n"));
     assert_eq!(origin.connections(), 1, "one connection serves all three");
+}
+
+#[tokio::test]
+async fn the_beginning_of_an_image_is_had_with_and_without_ranges() {
+    const MOST: NonZeroUsize = NonZeroUsize::new(100).unwrap();
+
+    let partial = |range: &str| Behaviour {
+        headers: headers([("Content-Range", range), ("Content-Length", "100")]),
+        transfer: Transfer::Raw,
+        ..status(206)
+    };
+    let gzip = Behaviour { headers: headers([("Content-Encoding", "gzip")]), body: "gzip(BASE)".into(), ..image() };
+    let fetch = async |behaviour: Behaviour| {
+        let origin = origin(vec![behaviour]).await;
+        let fetcher = Fetcher::new(&loopback_config(&[origin.port()])).unwrap();
+        let result = fetcher.fetch_prefix(&url(&origin.url("/")), MOST).await;
+        assert!(origin.requests()[0].contains("\r\nrange: bytes=0-99\r\n"));
+        result
+    };
+    let base = bodies().base;
+    for (behaviour, len, is_whole) in [
+        (Behaviour { body: "BASE".into(), ..partial("bytes 0-99/2000") }, 100, false),
+        (Behaviour { body: "BASE".into(), ..partial("bytes 0-99/*") }, 100, false),
+        (Behaviour { body: "BASE".into(), ..partial("bytes 0-99/100") }, 100, true),
+        // Origins that do not know ranges.
+        (image(), 100, false),
+        (Behaviour { transfer: Transfer::Chunked, ..image() }, 100, false),
+        (Behaviour { transfer: Transfer::ChunkedInfinite, ..image() }, 100, false),
+        (Behaviour { body: "OTHER".into(), ..image() }, bodies().other.len(), true),
+        (gzip, base.len(), true),
+    ] {
+        let fetched = fetch(behaviour.clone()).await.unwrap_or_else(|error| panic!("{behaviour:?}: {error:?}"));
+        assert_eq!((fetched.bytes.len(), fetched.is_whole), (len, is_whole), "{behaviour:?}");
+        if behaviour.body != "OTHER" && behaviour.transfer != Transfer::ChunkedInfinite {
+            assert_eq!(fetched.bytes, base[..len], "{behaviour:?}");
+        }
+    }
+    // Another part than the one that was asked for.
+    let other = fetch(Behaviour { body: "BASE".into(), ..partial("bytes 100-199/2000") }).await;
+    assert!(matches!(other, Err(FetchError::OriginRefused(_))), "{other:?}");
+}
+
+#[tokio::test]
+async fn a_url_can_be_checked_without_a_connection() {
+    let canary = Origin::canary().await;
+    let names = Names::new([
+        ("good.example", vec![NameAnswer::of(&["127.0.0.1"])]),
+        ("bad.example", vec![NameAnswer::of(&["127.0.0.1", "10.0.0.1"])]),
+    ]);
+    let config = FetchConfig { allow_cidrs: vec!["127.0.0.1".parse().unwrap()], ..loopback_config(&[canary.port()]) };
+    let fetcher = Fetcher::with_resolver(&config, names).unwrap();
+    let check = async |host: &str| fetcher.check(&url(&format!("http://{host}:{}/", canary.port()))).await;
+    assert!(check("good.example").await.is_ok());
+    assert!(matches!(check("bad.example").await, Err(FetchError::Refused(PolicyRefusal::Address(Refusal::Private)))));
+    assert!(matches!(check("localhost").await, Err(FetchError::Refused(PolicyRefusal::LocalName))));
+    assert!(matches!(check("none.example").await, Err(FetchError::NoSuchHost)));
+    assert_eq!(canary.connections(), 0);
 }
 
 // Limits.
@@ -393,6 +460,38 @@ async fn many_fetches_at_once_use_few_connections() {
     assert!(origin.connections() <= 8, "{} connections", origin.connections());
 }
 
+#[tokio::test]
+async fn idle_connections_are_few_and_do_not_stay() {
+    let names = Names::new([
+        ("a.example", vec![NameAnswer::of(&["127.0.0.1"])]),
+        ("b.example", vec![NameAnswer::of(&["127.0.0.1"])]),
+        ("c.example", vec![NameAnswer::of(&["127.0.0.1"])]),
+    ]);
+    let origin = origin(vec![image()]).await;
+    let mut config = FetchConfig { max_idle_connections: 2, ..loopback_config(&[origin.port()]) };
+    let fetch_all = async |fetcher: &Fetcher| {
+        for host in ["a", "b", "c"] {
+            fetcher.fetch(&url(&format!("http://{host}.example:{}/", origin.port()))).await.unwrap();
+        }
+    };
+    let ended = async |connections: usize| {
+        while origin.ended() < connections {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let fetcher = Fetcher::with_resolver(&config, Arc::clone(&names) as Arc<_>).unwrap();
+    fetch_all(&fetcher).await;
+    ended(1).await;
+    assert_eq!((origin.connections(), origin.ended()), (3, 1), "the oldest made room");
+    drop(fetcher);
+    ended(3).await;
+
+    config.idle_timeout = Duration::from_millis(20);
+    let fetcher = Fetcher::with_resolver(&config, names).unwrap();
+    fetch_all(&fetcher).await;
+    ended(origin.connections()).await;
+}
+
 // Redirects and retries.
 
 #[tokio::test]
@@ -497,8 +596,6 @@ async fn a_fetch_that_nobody_waits_for_closes_its_connection() {
         Behaviour { drip_headers_ms: Some(20), ..image() },
         Behaviour { drip_body_ms: Some(20), ..image() },
     ] {
-        // A dripping origin notices when it writes; a hanging one is asked by the client's side of the socket alone.
-        let hangs = behaviour.action.is_some();
         let origin = origin(vec![behaviour]).await;
         let fetcher = Fetcher::new(&loopback_config(&[origin.port()])).unwrap();
         let url = url(&origin.url("/"));
@@ -510,10 +607,9 @@ async fn a_fetch_that_nobody_waits_for_closes_its_connection() {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         }
-        while !hangs && origin.ended() == 0 {
+        while origin.ended() == 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        // Its turn is free again as well.
         assert_eq!(origin.connections(), 1);
     }
 }

@@ -159,7 +159,10 @@ impl Play {
                 stream.reset_on_close();
                 return Ok(false);
             }
-            Some(Action::Hang) => std::future::pending().await,
+            Some(Action::Hang) => {
+                wait_for_the_end(stream).await?;
+                return Ok(false);
+            }
             Some(Action::Refuse) | None => {}
         }
         if let Some(raw) = &behaviour.raw {
@@ -183,9 +186,7 @@ impl Play {
         self.write_body(stream, behaviour, &body).await?;
         stream.flush().await?;
         if behaviour.transfer == Transfer::Raw || behaviour.stall_at.is_some() {
-            // Until the client has enough of it.
-            let mut rest = [0; 64];
-            while stream.read(&mut rest).await? > 0 {}
+            wait_for_the_end(stream).await?;
             return Ok(false);
         }
         let closes = behaviour.keepalive.is_some()
@@ -258,6 +259,13 @@ impl Play {
             }
         }
     }
+}
+
+/// Says no more until the client has had enough of it.
+async fn wait_for_the_end(stream: &mut impl Stream) -> std::io::Result<()> {
+    let mut rest = [0; 64];
+    while stream.read(&mut rest).await? > 0 {}
+    Ok(())
 }
 
 /// `text*N` is the text N times.

@@ -31,6 +31,17 @@ pub(super) fn cmyk_to_rgb(cmyk: [u8; 4]) -> [u8; 3] {
     [c, m, y].map(|ink| white.saturating_sub(mul_div_255(ink, white)))
 }
 
+/// Colours of values of `depth` bits (1, 2 or 4), which are packed from the highest bit of each byte on.
+pub(super) fn each_packed(stored: &[u8], depth: u8, pixels: &mut [[u8; 3]], colour: impl Fn(u8) -> [u8; 3]) {
+    let per_byte = usize::from(8 / depth);
+    let mask = ((1u16 << depth) - 1) as u8;
+    for (pixels, byte) in pixels.chunks_mut(per_byte).zip(stored) {
+        for (index, out) in pixels.iter_mut().enumerate() {
+            *out = colour(byte >> (8 - depth * (index as u8 + 1)) & mask);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -12,13 +12,22 @@
 //!
 //! A format that vLLM reads and we do not decode exactly is [`Probe::Opaque`]: the worker gets the bytes themselves.
 
+mod bmp;
 mod bytes;
 mod colour;
 mod error;
+mod gif;
+mod ico;
+mod ifd;
 mod jpeg;
 mod orientation;
 mod png;
+mod pnm;
+mod qoi;
+mod raw;
 mod sniff;
+mod tga;
+mod tiff;
 mod webp;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -143,6 +152,13 @@ enum Plan {
     Jpeg(jpeg::Plan),
     Png(Box<png::Plan>),
     WebP(webp::Plan),
+    Gif(gif::Plan),
+    Bmp(bmp::Plan),
+    Pnm(pnm::Plan),
+    Tga(tga::Plan),
+    Qoi(qoi::Plan),
+    Ico(ico::Plan),
+    Tiff(Box<tiff::Plan>),
 }
 
 /// Reads the header: format, size as shipped, memory needed. Allocates nothing that grows with the picture.
@@ -157,6 +173,13 @@ pub fn probe(bytes: &[u8], limits: &DecodeLimits) -> Result<Probe, DecodeError> 
         Format::Jpeg => jpeg::probe(bytes, limits).map(Some),
         Format::Png => png::probe(bytes, limits).map(Some),
         Format::WebP => webp::probe(bytes).map(Some),
+        Format::Gif => gif::probe(bytes).map(Some),
+        Format::Bmp => bmp::probe(bytes).map(Some),
+        Format::Pnm => pnm::probe(bytes),
+        Format::Tga => tga::probe(bytes),
+        Format::Qoi => qoi::probe(bytes).map(Some),
+        Format::Ico => ico::probe(bytes, limits).map(Some),
+        Format::Tiff => tiff::probe(bytes),
         _ => Ok(None),
     })?;
     let Some(found) = found else { return Ok(Probe::Opaque(format)) };
@@ -194,6 +217,13 @@ fn decode_stored(bytes: &[u8], header: &Header, out: &mut [u8]) -> Result<(), De
         Plan::Jpeg(plan) => jpeg::decode(bytes, plan, header.stored, out),
         Plan::Png(plan) => png::decode(bytes, plan, header.stored, out),
         Plan::WebP(plan) => webp::decode(bytes, plan, header.stored, out),
+        Plan::Gif(plan) => gif::decode(bytes, plan, header.stored, out),
+        Plan::Bmp(plan) => bmp::decode(bytes, plan, header.stored, out),
+        Plan::Pnm(plan) => pnm::decode(bytes, plan, header.stored, out),
+        Plan::Tga(plan) => tga::decode(bytes, plan, header.stored, out),
+        Plan::Qoi(plan) => qoi::decode(bytes, plan, out),
+        Plan::Ico(plan) => ico::decode(bytes, plan, header.stored, out),
+        Plan::Tiff(plan) => tiff::decode(bytes, plan, header.stored, out),
     }
 }
 

@@ -78,7 +78,8 @@ impl Format {
             _ if start(b"BM") => Self::Bmp,
             _ if is_tiff(bytes) => Self::Tiff,
             _ if start(b"\0\0\x01\0") => Self::Ico,
-            _ if start(b"\0\0\x02\0") => Self::Cur,
+            // A TGA without an identification begins like a CUR of no pictures.
+            _ if start(b"\0\0\x02\0") && !(at(4, b"\0\0") && is_tga(bytes)) => Self::Cur,
             [b'P', b'0'..=b'6' | b'f' | b'F' | b'y', ..] => Self::Pnm,
             _ if start(b"qoif") => Self::Qoi,
             _ if is_avif(bytes) => Self::Avif,

@@ -12,9 +12,10 @@ mod pixels;
 
 use png::{DecodeOptions, Decoder, DecodingError, Limits, Reader, Transformations};
 
-use self::chunks::Frame;
+use self::chunks::{Chunks, Frame};
 use self::data::Data;
 use self::pixels::{ColourMode, Expander};
+use super::orientation::Orientation;
 use super::sniff::Format;
 use super::{DecodeError, DecodeLimits, Found, Plan as AnyPlan, Size};
 
@@ -33,7 +34,16 @@ pub(super) struct Plan {
 }
 
 pub(super) fn probe(bytes: &[u8], limits: &DecodeLimits) -> Result<Found, DecodeError> {
+    found(chunks::read(bytes, limits)?)
+}
+
+/// A PNG inside an icon, for which its transparent colours and its orientation are lost.
+pub(super) fn probe_in_icon(bytes: &[u8], limits: &DecodeLimits) -> Result<Found, DecodeError> {
     let chunks = chunks::read(bytes, limits)?;
+    found(Chunks { transparency: None, orientation: Orientation::default(), ..chunks })
+}
+
+fn found(chunks: Chunks<'_>) -> Result<Found, DecodeError> {
     let expander = Expander::new(chunks.mode, chunks.palette, chunks.transparency)
         .ok_or_else(|| DecodeError::corrupt(Format::Png, "a palette of more than 256 entries"))?;
     let rows = 4 * chunks.mode.row_bytes(chunks.size.width) + 3 * chunks.size.width as usize;

@@ -1,6 +1,6 @@
 //! From the rows of a PNG, as they are stored, to RGB: depth, palette, transparency.
 
-use super::super::colour::{on_white, rgba_on_white};
+use super::super::colour::{each_packed, on_white, rgba_on_white};
 
 /// Colour type and depth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,17 +192,6 @@ fn effective(alphas: &[u8]) -> impl Iterator<Item = u8> {
         body.iter().filter(|&&alpha| alpha == 0).count() == 1 && body.iter().all(|alpha| matches!(alpha, 0 | 255));
     let overlong = if simple { body.len() } else { alphas.len() };
     alphas.iter().enumerate().map(move |(index, &alpha)| if index < overlong { alpha } else { 255 })
-}
-
-/// Values of `depth` bits, packed from the highest bit of each byte on.
-fn each_packed(stored: &[u8], depth: u8, pixels: &mut [[u8; 3]], colour: impl Fn(u8) -> [u8; 3]) {
-    let per_byte = usize::from(8 / depth);
-    let mask = ((1u16 << depth) - 1) as u8;
-    for (pixels, byte) in pixels.chunks_mut(per_byte).zip(stored) {
-        for (index, out) in pixels.iter_mut().enumerate() {
-            *out = colour(byte >> (8 - depth * (index as u8 + 1)) & mask);
-        }
-    }
 }
 
 #[cfg(test)]
