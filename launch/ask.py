@@ -55,7 +55,7 @@ def main() -> None:
         source = f"data:{kind};base64,{content}"
     model = given.model or call(f"{given.url}/v1/models")[0]["data"][0]["id"]
     parts = [{"type": "image_url", "image_url": {"url": source}}, {"type": "text", "text": given.question}]
-    body = {"model": model, "max_tokens": 24, "messages": [{"role": "user", "content": parts}]}
+    body = {"model": model, "temperature": 0, "max_tokens": 24, "messages": [{"role": "user", "content": parts}]}
 
     begun = time.perf_counter()
     answer, headers = call(f"{given.url}/v1/chat/completions", body, {"x-mediagate-debug": "1"})

@@ -32,7 +32,8 @@ stop_tree() {
     for ((tries = ${2:-20} * 10; tries > 0; tries--)); do
         alive=""
         for pid in $pids; do is_alive "$pid" && alive="$alive $pid"; done
-        [ -z "$alive" ] && return
+        # With its 0: in a trap, a bare `return` returns the status from before the trap.
+        [ -z "$alive" ] && return 0
         sleep 0.1
     done
     # shellcheck disable=SC2086  # a list of numbers
@@ -46,7 +47,7 @@ is_alive() { [ -r "/proc/$1/stat" ] && ! grep -q '^State:[[:space:]]*Z' "/proc/$
 running=""
 stop_running() {
     local pid
-    for pid in $running; do stop_tree "$pid"; done
+    for pid in $running; do stop_tree "$pid" || true; done
     running=""
 }
 trap stop_running EXIT
