@@ -80,7 +80,9 @@ quietly() {
     return "$code"
 }
 
-# Installs what a build needs from the system and is not there. Without root: says what to run, and ends the script.
+# install_system_packages [PROGRAM...]: installs what a build needs from the system, and the PROGRAMs (each in a package of
+# its own name), where they are missing. Without root: says what to run, and ends the script.
+# shellcheck disable=SC2120
 install_system_packages() {
     local missing="" pkg
     command -v g++ >/dev/null || missing="$missing g++"
@@ -90,6 +92,7 @@ install_system_packages() {
     command -v curl >/dev/null || missing="$missing curl"
     command -v git >/dev/null || missing="$missing git"
     for pkg in "$@"; do command -v "$pkg" >/dev/null || missing="$missing $pkg"; done
+    [ -n "$(find /lib* /usr/lib* -maxdepth 2 -name 'libnuma.so.1' 2>/dev/null)" ] || missing="$missing libnuma1"
     has_libclang || missing="$missing libclang-dev"
     if ! command -v python3 >/dev/null || ! python3 -c 'import venv, ensurepip' 2>/dev/null; then
         missing="$missing python3 python3-venv"

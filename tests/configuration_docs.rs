@@ -45,5 +45,8 @@ fn the_configuration_page_is_current() {
         std::fs::write(path, &reference).unwrap();
     }
     let page = std::fs::read_to_string(path).unwrap_or_default();
-    assert!(page == reference, "docs/CONFIGURATION.md is not current: run `UPDATE_DOCS=1 cargo test --test configuration_docs`");
+    assert!(
+        page == reference,
+        "docs/CONFIGURATION.md is not current: run `UPDATE_DOCS=1 cargo test --test configuration_docs`"
+    );
 }

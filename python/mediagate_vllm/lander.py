@@ -161,13 +161,24 @@ class Lander:
         listener.listen(16)
         listener.setblocking(False)
         while True:
-            connected, _ = await self._loop.sock_accept(listener)
-            if not wire.is_same_user(connected):
-                connected.close()
+            try:
+                connected, _ = await self._loop.sock_accept(listener)
+            except OSError as e:  # no descriptors left, most likely
+                log.warning("mediagate: cannot accept an API process: %s", e)
+                await asyncio.sleep(1)
                 continue
-            memory = self.landing.memory
-            wire.send_hello(connected, {"worker": self.book.worker, "bytes": memory.size}, memory.fd)
-            await self._loop.connect_accepted_socket(lambda: Client(self), connected)
+            try:
+                await self._welcome(connected)
+            except (OSError, ValueError) as e:  # it has left already
+                log.warning("mediagate: an API process was not connected: %s", e)
+                connected.close()
+
+    async def _welcome(self, connected: socket.socket) -> None:
+        if not wire.is_same_user(connected):
+            raise PermissionError("of another user")
+        memory = self.landing.memory
+        wire.send_hello(connected, {"worker": self.book.worker, "bytes": memory.size}, memory.fd)
+        await self._loop.connect_accepted_socket(lambda: Client(self), connected)
 
 
 def _die_with_parent() -> None:

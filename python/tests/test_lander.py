@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -137,6 +138,19 @@ def test_stopped_lander_is_not_waited_for_for_ever(start):
     assert attached.released(generation)  # claimed and given up, in this order
     generation = attached.push(pixels)
     assert gateway.see(attached.reference(pixels, generation))[0] == 200
+
+
+def test_whoever_connects_and_leaves_does_no_harm(start):
+    worker = start()
+    incarnation = worker.wait_for_lander()
+    names = {line.split("@")[1] for line in Path("/proc/net/unix").read_text().splitlines() if "@mediagate/" in line}
+    for name in names:
+        for garbage in (b"", b"\xff\xff\xff\xff", b"\2\0\0\0{}", b"\5\0\0\0trash", b"\\9\0"):
+            for _ in range(10):
+                with socket.socket(socket.AF_UNIX) as s:
+                    s.connect("\0" + name)
+                    s.send(garbage)
+    assert worker.wait_for_lander() == incarnation
 
 
 def test_missing_key_file_is_said_once_and_leaves_a_server_without_lander(start, tmp_path):

@@ -22,8 +22,9 @@ use crate::{
     error::Fault,
     media::{
         content::Scope,
-        loader::{LoadTimes, Loaded, MediaLoader},
+        loader::{LoadTimes, Loaded, MediaError, MediaLoader},
         picture::Media,
+        source::Source,
     },
     request::{ChatRequest, ImagePart},
     routing::{Affinity, Candidate, choose},
@@ -57,7 +58,10 @@ async fn serve(app: &App, request: Request) -> Result<Response, Box<Refusal>> {
 
     let media = match &app.loader {
         Some(loader) => load(app, loader, &chat, &mut stages).await?,
-        None => Vec::new(),
+        None => {
+            judge_urls(app, &chat).await?;
+            Vec::new()
+        }
     };
     let affinity = affinity(&body.bytes, &chat, &media);
     let request_id = parts.headers.get(headers::REQUEST_ID).cloned().unwrap_or(HeaderValue::from_static(""));
@@ -94,6 +98,20 @@ async fn load(
     let loaded: Vec<Loaded> = try_join_all(loads).await?;
     stages.loaded(loaded.iter().map(|loaded| loaded.times));
     Ok(loaded.into_iter().map(|loaded| loaded.media).collect())
+}
+
+/// In passthrough the worker fetches: the gateway judges what it is asked for, and can vouch for that first hop only.
+async fn judge_urls(app: &App, chat: &ChatRequest<'_>) -> Result<(), Box<Refusal>> {
+    let Some(fetcher) = &app.url_check else { return Ok(()) };
+    let checks = chat.images.iter().enumerate().map(|(index, part)| async move {
+        let judged = match Source::parse(&part.url) {
+            Ok(Source::Http(url)) => fetcher.check(&url).await.map_err(MediaError::from),
+            Ok(Source::Data(_)) => Ok(()),
+            Err(error) => Err(error.into()),
+        };
+        judged.map_err(|error| about_image(index, part, &error))
+    });
+    try_join_all(checks).await.map(drop)
 }
 
 fn about_image(index: usize, part: &ImagePart<'_>, error: &dyn Fault) -> Box<Refusal> {

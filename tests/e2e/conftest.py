@@ -37,10 +37,14 @@ def start_gateway(files):
     """A function that starts a gateway that may fetch from the test's web server; all end with the test run."""
     started = []
 
-    def start(name: str, workers: list[str], *flags: str) -> Gateway:
+    def start(name: str, workers: list[str], *flags: str, frontend_decoding: bool = True) -> Gateway:
         assert GATEWAY.exists(), f"{GATEWAY} is not built: cargo build --release"
-        may_fetch = ("--media-allow-cidr", "127.0.0.0/8", "--media-allow-port", str(files.port))
-        gateway = Gateway(name, workers, "--frontend-decoding", *may_fetch, *flags)
+        # Several of them and a vLLM share a small machine's memory.
+        common = ["--arena-bytes", "256MiB", "--landing-bytes", "64MiB"]
+        common += ["--media-allow-cidr", "127.0.0.0/8", "--media-allow-port", str(files.port)]
+        if frontend_decoding:
+            common.append("--frontend-decoding")
+        gateway = Gateway(name, workers, *common, *flags)
         started.append(gateway)
         return gateway
 

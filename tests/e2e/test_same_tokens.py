@@ -69,10 +69,8 @@ def test_a_request_without_an_image_passes_as_it_is(vllm, gateway):
 
 
 def test_another_image_gives_other_tokens(gateway):
-    answers = [
-        chat.tokens(gateway.url, [image(data_uri(encode(drawing(n), "PNG"), "PNG")), QUESTION]) for n in (20, 21)
-    ]
-    assert answers[0] != answers[1]
+    one, other = (data_uri(encode(drawing(n), "PNG"), "PNG") for n in (20, 21))
+    assert chat.tokens(gateway.url, [image(one), QUESTION]) != chat.tokens(gateway.url, [image(other), QUESTION])
 
 
 def test_two_images_keep_their_order(vllm, gateway, files):
@@ -132,10 +130,9 @@ def test_the_openai_client(vllm, gateway, files):
 
 def test_the_openai_client_sees_a_refusal_as_its_own_error(gateway, files):
     url = files.put("/openai/broken.jpg", PHOTO[:1000], "image/jpeg")
-    with openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0) as client:
-        with pytest.raises(openai.BadRequestError) as refused:
-            client.chat.completions.create(
-                model=MODEL, messages=[{"role": "user", "content": [QUESTION, image(url)]}], max_tokens=1
-            )
+    messages = [{"role": "user", "content": [QUESTION, image(url)]}]
+    client = openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0)
+    with client, pytest.raises(openai.BadRequestError) as refused:
+        client.chat.completions.create(model=MODEL, messages=messages, max_tokens=1)
     assert refused.value.param == "messages[0].content[1].image_url"
     assert refused.value.code

@@ -63,7 +63,7 @@ def test_pushed_and_inline_pixels_have_one_name(vllm, gateway, start_gateway, tm
 
 
 def test_without_frontend_decoding_the_worker_decodes(vllm, start_gateway):
-    gateway = start_gateway("gateway-passthrough", [vllm.url], "--frontend-decoding=false").ready()
+    gateway = start_gateway("gateway-passthrough", [vllm.url], frontend_decoding=False).ready()
     content = encode(drawing(63), "PNG")
     with vllm.traced() as seen:
         tokens = chat.tokens(gateway.url, [image(data_uri(content, "PNG")), QUESTION])

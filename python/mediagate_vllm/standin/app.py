@@ -5,7 +5,7 @@ import hashlib
 import json
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import uuid4
@@ -146,7 +146,7 @@ def _failed(failure: Failure) -> Response:
     return JSONResponse(error_body(failure.message, kind, failure.status, failure.param), failure.status)
 
 
-async def _while_connected(request: Request, work: "asyncio.Future[list[Any]]") -> list[Any]:
+async def _while_connected(request: Request, work: "asyncio.Future[list[dict[str, Any]]]") -> list[dict[str, Any]]:
     """As in vLLM, a client that leaves ends the work on its request."""
 
     async def left() -> None:
@@ -158,6 +158,9 @@ async def _while_connected(request: Request, work: "asyncio.Future[list[Any]]") 
         await asyncio.wait({leaving, work}, return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
             work.cancel()
+            await asyncio.wait({work})
+            with suppress(asyncio.CancelledError):
+                work.exception()
             raise Failure(499, "the client left")
         return work.result()
     finally:

@@ -18,6 +18,7 @@ mod colour;
 mod error;
 mod gif;
 mod ico;
+mod ifd;
 mod jpeg;
 mod orientation;
 mod png;
@@ -26,6 +27,7 @@ mod qoi;
 mod raw;
 mod sniff;
 mod tga;
+mod tiff;
 mod webp;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -156,6 +158,7 @@ enum Plan {
     Tga(tga::Plan),
     Qoi(qoi::Plan),
     Ico(ico::Plan),
+    Tiff(Box<tiff::Plan>),
 }
 
 /// Reads the header: format, size as shipped, memory needed. Allocates nothing that grows with the picture.
@@ -176,6 +179,7 @@ pub fn probe(bytes: &[u8], limits: &DecodeLimits) -> Result<Probe, DecodeError> 
         Format::Tga => tga::probe(bytes),
         Format::Qoi => qoi::probe(bytes).map(Some),
         Format::Ico => ico::probe(bytes, limits).map(Some),
+        Format::Tiff => tiff::probe(bytes),
         _ => Ok(None),
     })?;
     let Some(found) = found else { return Ok(Probe::Opaque(format)) };
@@ -219,6 +223,7 @@ fn decode_stored(bytes: &[u8], header: &Header, out: &mut [u8]) -> Result<(), De
         Plan::Tga(plan) => tga::decode(bytes, plan, header.stored, out),
         Plan::Qoi(plan) => qoi::decode(bytes, plan, out),
         Plan::Ico(plan) => ico::decode(bytes, plan, header.stored, out),
+        Plan::Tiff(plan) => tiff::decode(bytes, plan, header.stored, out),
     }
 }
 

@@ -4,9 +4,12 @@
 //! turns both off, as in the reference. The walk over the directory stops where the reference's stops, so that a
 //! damaged entry before the orientation has the same effect.
 
+use std::ops::ControlFlow;
+
 use memchr::memmem;
 
-use super::bytes::{Endian, array};
+use super::bytes::Endian;
+use super::ifd;
 
 /// EXIF's tag 274.
 const ORIENTATION_TAG: u16 = 274;
@@ -122,84 +125,27 @@ fn exif_orientation(block: &[u8]) -> Exif {
     if tiff.is_empty() {
         return Exif::Silent;
     }
-    let endian = match tiff.get(..4) {
-        Some(b"II\x2a\0" | b"II\0\x2a") => Endian::Little,
-        Some(b"MM\0\x2a" | b"MM\x2a\0" | b"MM\0\x2b") => Endian::Big,
-        _ => return Exif::Broken,
-    };
-    let Some(directory) = endian.u32(tiff, 4) else { return Exif::Broken };
-    match directory_orientation(tiff, endian, directory as usize) {
-        Some(orientation) => Exif::Says(orientation),
-        None => Exif::Silent,
+    match ifd::header(tiff) {
+        None => Exif::Broken,
+        Some((endian, at)) => directory_orientation(tiff, endian, at).map_or(Exif::Silent, Exif::Says),
     }
 }
 
-/// The orientation in the TIFF directory at `at`, if it has a readable one.
+/// The orientation in the TIFF directory at `at`, if it has one that can be read.
 pub(super) fn directory_orientation(tiff: &[u8], endian: Endian, at: usize) -> Option<Orientation> {
-    let count = endian.u16(tiff, at)?;
-    let mut outside_bytes = 0;
-    for entry in 0..usize::from(count) {
-        let entry: [u8; 12] = array(tiff, at + 2 + entry * 12)?;
-        let (tag, kind) = (endian.u16(&entry, 0)?, endian.u16(&entry, 2)?);
-        let Some(unit_bytes) = unit_bytes(kind) else { continue };
-        let size = (endian.u32(&entry, 4)? as usize).saturating_mul(unit_bytes);
-        let value = if size > 4 {
-            outside_bytes += size;
-            if outside_bytes > tiff.len() {
-                continue;
-            }
-            let offset = endian.u32(&entry, 8)? as usize;
-            // Data beyond the end stops the walk: later entries are not seen.
-            tiff.get(offset..offset.checked_add(size)?)?
-        } else {
-            &entry[8..8 + size]
-        };
-        if tag == ORIENTATION_TAG && !value.is_empty() {
-            return Some(number(endian, kind, value).map_or(Orientation::Upright, Orientation::from_value));
+    let mut found = None;
+    ifd::walk(tiff, endian, at, |entry| {
+        if entry.tag != ORIENTATION_TAG {
+            return ControlFlow::Continue(());
         }
-    }
-    None
-}
-
-/// Bytes of one value of a TIFF type; `None` for types that the reference skips.
-fn unit_bytes(kind: u16) -> Option<usize> {
-    match kind {
-        1 | 2 | 6 | 7 => Some(1),
-        3 | 8 => Some(2),
-        4 | 9 | 11 | 13 => Some(4),
-        5 | 10 | 12 | 16 => Some(8),
-        _ => None,
-    }
-}
-
-/// The first of an entry's values, if it is a number and a whole one.
-fn number(endian: Endian, kind: u16, value: &[u8]) -> Option<u32> {
-    match kind {
-        6 => u32::try_from(value[0] as i8).ok(),
-        3 | 8 => endian.u16(value, 0).map(u32::from),
-        4 | 9 | 13 => endian.u32(value, 0),
-        5 | 10 => {
-            let (numerator, denominator) = (endian.u32(value, 0)?, endian.u32(value, 4)?);
-            (denominator != 0 && numerator % denominator == 0).then(|| numerator / denominator)
-        }
-        11 => whole(f64::from(f32::from_bits(endian.u32(value, 0)?))),
-        12 | 16 => {
-            let (first, second) = (endian.u32(value, 0)?, endian.u32(value, 4)?);
-            let (high, low) = if endian == Endian::Big { (first, second) } else { (second, first) };
-            let bits = u64::from(high) << 32 | u64::from(low);
-            if kind == 16 { u32::try_from(bits).ok() } else { whole(f64::from_bits(bits)) }
-        }
-        // BYTE and UNDEFINED are byte strings to the reference, ASCII is text: present, but no number.
-        _ => None,
-    }
-}
-
-fn whole(value: f64) -> Option<u32> {
-    (value.fract() == 0.0 && (0.0..=8.0).contains(&value)).then_some(value as u32)
+        found = Some(entry.number(endian).map_or(Orientation::Upright, Orientation::from_value));
+        ControlFlow::Break(())
+    });
+    found
 }
 
 /// The first `tiff:Orientation="6"` or `<tiff:Orientation>6` of an XMP packet.
-fn xmp_orientation(packet: &[u8]) -> Option<Orientation> {
+pub(super) fn xmp_orientation(packet: &[u8]) -> Option<Orientation> {
     const NAME: &[u8] = b"tiff:Orientation";
     memmem::find_iter(packet, NAME).find_map(|at| {
         let rest = &packet[at + NAME.len()..];

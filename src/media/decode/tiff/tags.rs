@@ -1,0 +1,177 @@
+//! The tags of a TIFF directory that decide how it is decoded.
+
+use std::ops::ControlFlow;
+
+use super::super::bytes::Endian;
+use super::super::ifd;
+
+/// More samples than that are refused by the reference.
+const MAX_SAMPLES: u32 = 6;
+
+/// Tags as they are stored, defaults filled in.
+#[derive(Debug)]
+pub(super) struct Tags<'a> {
+    pub(super) width: Option<u32>,
+    pub(super) height: Option<u32>,
+    pub(super) compression: u32,
+    photometric: u32,
+    pub(super) fill_order: u32,
+    pub(super) planar: bool,
+    pub(super) rows_per_strip: Option<u32>,
+    pub(super) tile_width: Option<u32>,
+    pub(super) tile_height: Option<u32>,
+    pub(super) predictor: u32,
+    pub(super) colour_map: Option<Vec<u32>>,
+    pub(super) xmp: Option<&'a [u8]>,
+    samples: Option<u32>,
+    bits: Option<Vec<u32>>,
+    sample_format: Option<Vec<u32>>,
+    extra: Option<Vec<u32>>,
+    strip_offsets: Option<Vec<u32>>,
+    strip_lengths: Option<Vec<u32>>,
+    tile_offsets: Option<Vec<u32>>,
+    tile_lengths: Option<Vec<u32>>,
+    /// A tag has a type or number of values of which the reference makes something of its own.
+    pub(super) is_odd: bool,
+}
+
+/// Bits and meaning of the samples of a pixel.
+#[derive(Debug)]
+pub(super) struct Samples {
+    pub(super) bits: Vec<u32>,
+    pub(super) sample_format: Vec<u32>,
+    pub(super) extra: Vec<u32>,
+}
+
+impl<'a> Tags<'a> {
+    pub(super) fn read(bytes: &'a [u8], endian: Endian, at: usize) -> Self {
+        let mut tags = Tags {
+            width: None,
+            height: None,
+            compression: 1,
+            photometric: 0,
+            fill_order: 1,
+            planar: false,
+            rows_per_strip: None,
+            tile_width: None,
+            tile_height: None,
+            predictor: 1,
+            colour_map: None,
+            xmp: None,
+            samples: None,
+            bits: None,
+            sample_format: None,
+            extra: None,
+            strip_offsets: None,
+            strip_lengths: None,
+            tile_offsets: None,
+            tile_lengths: None,
+            is_odd: false,
+        };
+        let mut seen = std::collections::HashSet::new();
+        ifd::walk(bytes, endian, at, |entry| {
+            // The first of a kind counts.
+            if seen.insert(entry.tag) {
+                tags.take(entry, endian);
+            }
+            ControlFlow::Continue(())
+        });
+        tags
+    }
+
+    fn take(&mut self, entry: ifd::Entry<'a>, endian: Endian) {
+        if entry.tag == 700 {
+            self.xmp = matches!(entry.kind, 1 | 7).then_some(entry.value);
+            return;
+        }
+        let is_ours =
+            matches!(entry.tag, 256..=259 | 262 | 266 | 273 | 277..=279 | 284 | 317 | 320 | 322..=325 | 338 | 339);
+        if !is_ours {
+            return;
+        }
+        let Some(values) = entry.numbers(endian) else {
+            self.is_odd = true;
+            return;
+        };
+        let list = match entry.tag {
+            258 => &mut self.bits,
+            273 => &mut self.strip_offsets,
+            279 => &mut self.strip_lengths,
+            320 => &mut self.colour_map,
+            324 => &mut self.tile_offsets,
+            325 => &mut self.tile_lengths,
+            338 => &mut self.extra,
+            339 => &mut self.sample_format,
+            tag => {
+                self.is_odd |= values.len() != 1;
+                self.take_one(tag, values[0]);
+                return;
+            }
+        };
+        *list = Some(values);
+    }
+
+    fn take_one(&mut self, tag: u16, value: u32) {
+        match tag {
+            256 => self.width = Some(value),
+            257 => self.height = Some(value),
+            259 => self.compression = value,
+            262 => self.photometric = value,
+            266 => self.fill_order = value,
+            277 => self.samples = Some(value),
+            278 => self.rows_per_strip = Some(value),
+            284 => self.planar = value == 2,
+            317 => self.predictor = value,
+            322 => self.tile_width = Some(value),
+            323 => self.tile_height = Some(value),
+            _ => {}
+        }
+    }
+
+    /// What the samples mean. Old JPEG has YCbCr, whatever it says.
+    pub(super) fn photometric(&self) -> u32 {
+        if self.compression == 6 { 6 } else { self.photometric }
+    }
+
+    pub(super) fn is_tiled(&self) -> bool {
+        self.strip_offsets.is_none()
+    }
+
+    /// Where strips or tiles are; at least one.
+    pub(super) fn offsets(&self) -> Option<&[u32]> {
+        self.strip_offsets.as_deref().or(self.tile_offsets.as_deref())
+    }
+
+    pub(super) fn lengths(&self) -> &[u32] {
+        let lengths = if self.is_tiled() { &self.tile_lengths } else { &self.strip_lengths };
+        lengths.as_deref().unwrap_or_default()
+    }
+
+    /// The samples of a pixel, as the reference completes them. `None` where it cannot.
+    pub(super) fn layout(&self, is_other_compression: bool) -> Option<Samples> {
+        let mut bits = self.bits.clone().unwrap_or_else(|| vec![1]);
+        let mut extra = self.extra.clone().unwrap_or_default();
+        let mut sample_format = self.sample_format.clone().unwrap_or_else(|| vec![1]);
+        if sample_format.iter().all(|format| *format == sample_format[0]) {
+            sample_format.truncate(1);
+        }
+        let old_jpeg = is_other_compression && self.compression == 6 && matches!(self.photometric(), 2 | 6);
+        let mut samples = self.samples.unwrap_or(if old_jpeg { 3 } else { 1 });
+        if self.planar && !extra.is_empty() && extra.iter().all(|kind| *kind == 0) {
+            // Planes without a meaning are left out.
+            bits.truncate(bits.len().saturating_sub(extra.len()));
+            samples = samples.checked_sub(extra.len() as u32)?;
+            extra.clear();
+        }
+        if samples > MAX_SAMPLES {
+            return None;
+        }
+        let samples = samples as usize;
+        if samples < bits.len() {
+            bits.truncate(samples);
+        } else if bits.len() == 1 {
+            bits.resize(samples, bits[0]);
+        }
+        (bits.len() == samples && samples > 0).then_some(Samples { bits, sample_format, extra })
+    }
+}
