@@ -287,6 +287,31 @@ async fn a_known_image_is_asked_for_by_its_validators() {
     assert_eq!(origin.connections(), 1, "one connection serves all three");
 }
 
+/// A redirect that leads to another picture with the same tag, as counters make them.
+#[tokio::test]
+async fn validators_are_for_the_url_that_gave_them_and_redirects_have_a_say() {
+    let tagged = |body: &str| Behaviour {
+        headers: headers([("ETag", "\"1\""), ("Cache-Control", "max-age=60, immutable")]),
+        forbid: Some(Condition { header: Some("if-none-match".into()), ..Condition::default() }),
+        body: body.into(),
+        ..status(200)
+    };
+    let script = vec![redirect("/v1"), tagged("BASE"), redirect("/v2"), tagged("OTHER"), redirect("/v2"), status(304)];
+    let origin = origin(script).await;
+    let fetcher = Fetcher::new(&loopback_config(&[origin.port()])).unwrap();
+    let url = url(&origin.url("/latest"));
+
+    let first = fetcher.fetch(&url).await.unwrap();
+    assert_eq!(first.freshness.fresh_for(), Some(Duration::ZERO));
+    let Revalidated::Changed(second) = fetcher.fetch_if_changed(&url, &first.validators).await.unwrap() else {
+        panic!("it is another picture")
+    };
+    assert_eq!(second.bytes, bodies().other);
+    let third = fetcher.fetch_if_changed(&url, &second.validators).await.unwrap();
+    assert!(matches!(third, Revalidated::NotModified(freshness) if freshness.fresh_for() == Some(Duration::ZERO)));
+    assert!(origin.requests()[5].contains("if-none-match: \"1\"\r\n"));
+}
+
 #[tokio::test]
 async fn the_beginning_of_an_image_is_had_with_and_without_ranges() {
     const MOST: NonZeroUsize = NonZeroUsize::new(100).unwrap();

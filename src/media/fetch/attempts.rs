@@ -52,6 +52,10 @@ impl Fetcher {
     ) -> Result<Outcome, FetchError> {
         let mut url = url.clone();
         let mut redirects = 0;
+        // What the redirects so far say about how long they hold.
+        let mut path: Option<Freshness> = None;
+        let behind =
+            |freshness: Freshness, path: Option<Freshness>| path.map_or(freshness, |path| freshness.behind(path));
         loop {
             let hop = self.hop(&url, want, deadline).await.inspect_err(|error| {
                 if let FetchError::Refused(refusal) = error {
@@ -59,16 +63,18 @@ impl Fetcher {
                 }
             });
             match hop? {
-                Hop::Redirect(_) if redirects == self.config.max_redirects => {
+                Hop::Redirect(..) if redirects == self.config.max_redirects => {
                     return Err(FetchError::TooManyRedirects { max: redirects });
                 }
-                Hop::Redirect(next) => {
+                Hop::Redirect(next, freshness) => {
                     url = next;
                     redirects += 1;
+                    path = Some(behind(freshness, path));
                 }
-                Hop::NotModified(freshness) => return Ok(Outcome::NotModified(freshness)),
+                Hop::NotModified(freshness) => return Ok(Outcome::NotModified(behind(freshness, path))),
                 Hop::Image(fetched) => {
-                    return Ok(Outcome::Image(Fetched { redirects, retries, ..fetched }));
+                    let freshness = behind(fetched.freshness, path);
+                    return Ok(Outcome::Image(Fetched { redirects, retries, freshness, ..fetched }));
                 }
             }
         }

@@ -28,12 +28,18 @@ pub(super) enum Want<'a> {
     Prefix(NonZeroUsize),
 }
 
+impl Want<'_> {
+    fn is_conditional_at(self, url: &HttpUrl) -> bool {
+        matches!(self, Self::ImageUnless(known) if known.are_from(url))
+    }
+}
+
 /// What a hop came to, if it did not fail.
 pub(super) enum Hop {
     /// Redirects and retries are not yet counted in it.
     Image(Fetched),
     NotModified(Freshness),
-    Redirect(HttpUrl),
+    Redirect(HttpUrl, Freshness),
 }
 
 impl Fetcher {
@@ -51,7 +57,7 @@ impl Fetcher {
             StatusCode::PARTIAL_CONTENT if matches!(want, Want::Prefix(_)) && starts_at_zero(headers) => {
                 self.receive(url, want, connection, response).await.map(Hop::Image)
             }
-            StatusCode::NOT_MODIFIED => {
+            StatusCode::NOT_MODIFIED if want.is_conditional_at(url) => {
                 let freshness = Freshness::of(headers);
                 self.pool.put(url, connection);
                 Ok(Hop::NotModified(freshness))
@@ -63,10 +69,11 @@ impl Fetcher {
             | StatusCode::PERMANENT_REDIRECT => {
                 let location = headers.get(LOCATION).ok_or(FetchError::BadRedirect(None))?;
                 let next = redirect::target(url, location)?;
+                let freshness = Freshness::of_redirect(status, headers);
                 if response.body().is_end_stream() {
                     self.pool.put(url, connection);
                 }
-                Ok(Hop::Redirect(next))
+                Ok(Hop::Redirect(next, freshness))
             }
             status => Err(refusal(status, headers)),
         }
@@ -105,7 +112,7 @@ impl Fetcher {
         };
         Ok(Fetched {
             bytes,
-            validators: Validators::of(&head.headers),
+            validators: Validators::of(url, &head.headers),
             freshness: Freshness::of(&head.headers),
             wire_bytes,
             redirects: 0,
@@ -156,8 +163,8 @@ impl Fetcher {
         headers.insert(ACCEPT, HeaderValue::from_static("*/*"));
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         match want {
-            Want::Image => {}
-            Want::ImageUnless(known) => known.ask(headers),
+            Want::ImageUnless(known) if known.are_from(url) => known.ask(headers),
+            Want::Image | Want::ImageUnless(_) => {}
             Want::Prefix(most) => {
                 headers.insert(RANGE, range(most));
             }

@@ -138,7 +138,7 @@ impl Fetcher {
     pub async fn fetch(&self, url: &HttpUrl) -> Result<Fetched, FetchError> {
         match self.run(url, Want::Image).await? {
             Outcome::Image(fetched) => Ok(fetched),
-            // Nobody asked whether it was modified.
+            // A hop makes this of a 304 only if it was asked for.
             Outcome::NotModified(_) => Err(FetchError::OriginRefused(StatusCode::NOT_MODIFIED)),
         }
     }
