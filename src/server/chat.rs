@@ -8,7 +8,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
-use futures_util::{StreamExt, future::try_join_all};
+use futures_util::{StreamExt, future::try_join_all, stream};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use tokio::time::Instant;
 
@@ -130,7 +130,8 @@ fn affinity(body: &Bytes, chat: &ChatRequest<'_>, media: &[Media]) -> Affinity {
     }
 }
 
-/// Attempts until a worker answers. A worker that cannot be connected to is passed over; a refusal of its plugin is
+/// Attempts until a worker answers. A worker that cannot be connected to is passed over, and so is, once, one whose
+/// connection broke before the first byte of its answer (completions have no effects that could happen twice); a refusal of its plugin is
 /// answered by pushing once more (what it may cure) and then by going inline, unseen by the client.
 async fn send(
     app: &App,
@@ -139,6 +140,7 @@ async fn send(
     affinity: Affinity,
 ) -> Result<(Box<Answer>, Arc<Worker>, InFlight), Box<Refusal>> {
     let mut unreachable: Vec<usize> = Vec::new();
+    let mut broke_off = false;
     loop {
         let healthy = app.registry.healthy().filter(|worker| !unreachable.contains(&worker.index));
         let candidates: Vec<_> =
@@ -156,9 +158,14 @@ async fn send(
         loop {
             match attempt(app, worker, to_worker.clone(), chat, way).await {
                 Attempt::Answer(answer) => return Ok((answer, worker.clone(), in_flight)),
-                Attempt::Unreachable { connected: true } => return Err(Box::new(Refusal::bad_gateway())),
-                Attempt::Unreachable { connected: false } => {
-                    worker.set_healthy(false);
+                Attempt::Unreachable { connected } => {
+                    // One that broke off may have been ended by this very request: others see it once more at most.
+                    if connected && std::mem::replace(&mut broke_off, true) {
+                        return Err(Box::new(Refusal::bad_gateway()));
+                    }
+                    if !connected {
+                        worker.set_healthy(false);
+                    }
                     worker.look.notify_one();
                     unreachable.push(index);
                     break;
@@ -202,18 +209,16 @@ fn give_up_landing(worker: &Worker) {
 /// The worker's answer as the client's: status, headers and bytes as they come.
 fn pass_on(answer: Answer, in_flight: InFlight, debugging: Option<Debugging>) -> Response {
     let Answer { status, headers, body, slots, .. } = answer;
-    let body = match body {
-        AnswerBody::Whole(bytes) => Body::from(bytes),
-        AnswerBody::Stream(response) => {
-            // Held until the last byte is through, or the client has left: then the places on the worker are given back,
-            // and the connection to the worker is closed, which ends its work.
-            let held = (slots, in_flight);
-            Body::from_stream(response.bytes_stream().map(move |chunk| {
-                let _ = &held;
-                chunk
-            }))
-        }
-    };
+    let AnswerBody { begun, rest } = body;
+    // Held until the last byte is through, or the client has left: then the places on the worker are given back, and the
+    // connection to the worker is closed, which ends its work.
+    let held = (slots, in_flight);
+    let begun = stream::iter((!begun.is_empty()).then_some(Ok(begun)));
+    let rest = stream::iter(rest).flat_map(reqwest::Response::bytes_stream);
+    let body = Body::from_stream(begun.chain(rest).map(move |chunk: reqwest::Result<Bytes>| {
+        let _ = &held;
+        chunk
+    }));
     let mut response = Response::new(body);
     *response.status_mut() = status;
     *response.headers_mut() = headers::to_client(&headers);
