@@ -8,7 +8,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
-use futures_util::{StreamExt, future::try_join_all};
+use futures_util::{StreamExt, future::try_join_all, stream};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use tokio::time::Instant;
 
@@ -28,6 +28,7 @@ use crate::{
     },
     request::{ChatRequest, ImagePart},
     routing::{Affinity, Candidate, choose},
+    transfer::Landing,
     worker::{InFlight, Worker},
 };
 
@@ -163,11 +164,11 @@ async fn send(
                     unreachable.push(index);
                     break;
                 }
-                Attempt::Refused(RefusalKind::Stale) if !pushed_again => {
+                Attempt::Refused { kind: RefusalKind::Stale, .. } if !pushed_again => {
                     crate::observe::transfer("stale");
                     pushed_again = true;
                 }
-                Attempt::Refused(kind) => {
+                Attempt::Refused { kind, landing } => {
                     tracing::info!(worker = %worker.label, ?kind, "reference refused, going inline");
                     crate::observe::transfer(match kind {
                         RefusalKind::Bad => "refused_bad",
@@ -176,14 +177,14 @@ async fn send(
                         RefusalKind::Late => "refused_late",
                     });
                     if kind == RefusalKind::Gone {
-                        give_up_landing(worker);
+                        give_up(&landing, worker);
                     }
                     way = Way::Inline;
                 }
-                Attempt::PushFailed(error) => {
+                Attempt::PushFailed { error, landing } => {
                     tracing::info!(worker = %worker.label, %error, "push failed, going inline");
                     crate::observe::transfer("push_failed");
-                    give_up_landing(worker);
+                    give_up(&landing, worker);
                     way = Way::Inline;
                 }
             }
@@ -191,24 +192,24 @@ async fn send(
     }
 }
 
-/// The monitor attaches anew.
-fn give_up_landing(worker: &Worker) {
-    if let Some(landing) = worker.landing() {
-        landing.close();
-    }
+/// Closes a landing, which may no longer be the worker's; the monitor attaches anew.
+fn give_up(landing: &Landing, worker: &Worker) {
+    landing.close();
     worker.look.notify_one();
 }
 
 /// The worker's answer as the client's: status, headers and bytes as they come.
 fn pass_on(answer: Answer, in_flight: InFlight, debugging: Option<Debugging>) -> Response {
     let Answer { status, headers, body, slots, .. } = answer;
-    let body = match body {
-        AnswerBody::Whole(bytes) => Body::from(bytes),
-        AnswerBody::Stream(response) => {
+    let AnswerBody { begun, rest } = body;
+    let body = match rest {
+        None => Body::from(begun),
+        Some(response) => {
             // Held until the last byte is through, or the client has left: then the places on the worker are given back,
             // and the connection to the worker is closed, which ends its work.
             let held = (slots, in_flight);
-            Body::from_stream(response.bytes_stream().map(move |chunk| {
+            let begun = stream::iter((!begun.is_empty()).then_some(Ok(begun)));
+            Body::from_stream(begun.chain(response.bytes_stream()).map(move |chunk| {
                 let _ = &held;
                 chunk
             }))
