@@ -119,6 +119,10 @@ pub struct ServeArgs {
     /// How often each worker's health is asked for
     #[arg(long, env = "MEDIAGATE_HEALTH_INTERVAL_MS", value_name = "MS", default_value = "1000")]
     pub health_interval_ms: u64,
+    /// Time for the head of a request to arrive, on a new connection or after the answer before; keep it above the idle
+    /// time of a load balancer in front
+    #[arg(long, env = "MEDIAGATE_IDLE_TIMEOUT_MS", value_name = "MS", default_value = "75000")]
+    pub idle_timeout_ms: u64,
     /// Time for requests under way to end on shutdown
     #[arg(long, env = "MEDIAGATE_SHUTDOWN_GRACE_MS", value_name = "MS", default_value = "30000")]
     pub shutdown_grace_ms: u64,

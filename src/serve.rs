@@ -11,7 +11,12 @@ use crate::{
     media::{fetch::Fetcher, loader::MediaLoader},
     memory::{Arena, Budget},
     observe,
-    server::{App, app, auth::ApiKeys, listen, routes},
+    server::{
+        App, app,
+        auth::ApiKeys,
+        listen::{self, Patience},
+        routes,
+    },
     transfer::{Landings, NixlAgent, library::NixlLibrary},
     worker::{
         Registry, WorkerClient,
@@ -30,6 +35,7 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
     args.validate()?;
     observe::tracing::start(&args.log, args.log_format)?;
     let metrics = observe::install()?;
+    listen::raise_descriptor_limit();
     let registry = Registry::new(&args.workers)?;
     let client = WorkerClient::new()?;
     let keys = match &args.api_key_file {
@@ -86,6 +92,7 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
         worker_authorization,
         bodies: Budget::new(usize::try_from(args.body_budget_bytes.as_u64()).unwrap_or(usize::MAX)),
         limits: args.limits(),
+        leaving: CancellationToken::new(),
         metrics,
     });
     tracing::info!(
@@ -95,15 +102,22 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
         frontend_decoding = args.frontend_decoding,
         "serving"
     );
-    let grace = Duration::from_millis(args.shutdown_grace_ms);
+    let patience = Patience {
+        idle: Duration::from_millis(args.idle_timeout_ms),
+        grace: Duration::from_millis(args.shutdown_grace_ms),
+    };
     // Workers stay attached until the last request is through.
-    let stop_listening = CancellationToken::new();
-    let public = tokio::spawn(listen::serve(public, routes::public(app.clone()), stop_listening.clone(), grace));
-    let admin = tokio::spawn(listen::serve(admin, routes::admin(app), stop_listening.clone(), DETACH_GRACE));
+    let (stop_public, stop_admin) = (CancellationToken::new(), CancellationToken::new());
+    let public = tokio::spawn(listen::serve(public, routes::public(app.clone()), stop_public.clone(), patience));
+    let operators = Patience { grace: DETACH_GRACE, ..patience };
+    let admin = tokio::spawn(listen::serve(admin, routes::admin(app.clone()), stop_admin.clone(), operators));
     ended().await?;
     tracing::info!("shutting down");
-    stop_listening.cancel();
+    app.leaving.cancel();
+    stop_public.cancel();
     public.await?;
+    // Operators can watch the last requests go.
+    stop_admin.cancel();
     admin.await?;
     stop.cancel();
     if tokio::time::timeout(DETACH_GRACE, monitors.wait()).await.is_err() {

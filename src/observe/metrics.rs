@@ -21,6 +21,7 @@ const PUSHED_BYTES: &str = "mediagate_pushed_bytes_total";
 const LANDING_SECONDS: &str = "mediagate_landing_wait_seconds";
 const WORKER_UP: &str = "mediagate_worker_up";
 const WORKER_ATTACHED: &str = "mediagate_worker_attached";
+const LANDING_OPEN: &str = "mediagate_landing_open";
 const WORKER_SPEED: &str = "mediagate_worker_push_bytes_per_second";
 const ARENA_BYTES: &str = "mediagate_arena_bytes";
 const ARENA_USED: &str = "mediagate_arena_used_bytes";
@@ -50,6 +51,7 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
     describe_histogram!(LANDING_SECONDS, Unit::Seconds, "Waiting for a landing slot on the worker");
     describe_gauge!(WORKER_UP, "Whether a worker is healthy");
     describe_gauge!(WORKER_ATTACHED, "Whether a worker granted landing memory");
+    describe_gauge!(LANDING_OPEN, "Pushes whose place on the worker is in use");
     describe_gauge!(WORKER_SPEED, "Speed of the transfer that measured the connection on attach");
     describe_gauge!(ARENA_BYTES, Unit::Bytes, "Size of the arena");
     describe_gauge!(ARENA_USED, Unit::Bytes, "Bytes of the arena that hold pixels or wait for them");
@@ -104,6 +106,10 @@ pub fn worker_healthy(worker: &str, healthy: bool) {
 
 pub fn worker_attached(worker: &str, attached: bool) {
     gauge!(WORKER_ATTACHED, "worker" => worker.to_owned()).set(f64::from(u8::from(attached)));
+}
+
+pub fn landing_open(worker: &str, pushes: usize) {
+    gauge!(LANDING_OPEN, "worker" => worker.to_owned()).set(pushes as f64);
 }
 
 pub fn worker_push_speed(worker: &str, bytes_per_second: u64) {

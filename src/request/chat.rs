@@ -22,6 +22,9 @@ use crate::{error::Fault, transfer::descriptor::SCHEME};
 /// Image parts that one request may hold; vLLM's own limit per prompt is usually far lower.
 pub const MAX_IMAGES: usize = 512;
 
+/// Clients' uuids that one request may hold: each is an edit of the body, which takes more memory than its bytes did.
+const MAX_UUIDS: usize = 4096;
+
 /// A chat completion request, as far as the gateway reads it.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct ChatRequest<'a> {
@@ -68,6 +71,8 @@ pub enum ChatError {
     ReservedScheme { path: PartPath },
     #[error("more than {MAX_IMAGES} images")]
     TooManyImages,
+    #[error("more than {MAX_UUIDS} uuids")]
+    TooManyUuids,
 }
 
 impl std::fmt::Display for PartPath {
@@ -81,7 +86,7 @@ impl ChatError {
     pub fn param(&self) -> Option<String> {
         match self {
             ChatError::Json(_) => None,
-            ChatError::TooManyImages => Some("messages".into()),
+            ChatError::TooManyImages | ChatError::TooManyUuids => Some("messages".into()),
             ChatError::NullImage { path } | ChatError::Part { path, .. } | ChatError::ReservedScheme { path } => {
                 Some(format!("{path}.image_url"))
             }
@@ -101,6 +106,7 @@ impl Fault for ChatError {
             ChatError::Part { .. } => "invalid_image_part",
             ChatError::ReservedScheme { .. } => "reserved_scheme",
             ChatError::TooManyImages => "too_many_images",
+            ChatError::TooManyUuids => "too_many_uuids",
         }
     }
 
@@ -115,6 +121,7 @@ impl Fault for ChatError {
                 "The image URL uses a scheme that is reserved for the gateway; use http, https or data.".into()
             }
             ChatError::TooManyImages => format!("A request may hold at most {MAX_IMAGES} images.").into(),
+            ChatError::TooManyUuids => format!("A request may hold at most {MAX_UUIDS} uuids.").into(),
         }
     }
 }
@@ -259,6 +266,9 @@ impl<'a> ChatRequest<'a> {
         })?;
 
         if let Some(mut span) = uuid {
+            if self.removals.len() >= MAX_UUIDS {
+                return Err(ChatError::TooManyUuids);
+            }
             let body = reader.text().as_bytes();
             if span.start == start + 1 {
                 // The first member: take the comma after it instead of the one before.

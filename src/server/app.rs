@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use http::{HeaderMap, HeaderValue, header::AUTHORIZATION};
 use metrics_exporter_prometheus::PrometheusHandle;
+use tokio_util::sync::CancellationToken;
 
 use super::auth::ApiKeys;
 use crate::{
@@ -30,6 +31,8 @@ pub struct Inner {
     /// Request bodies that are held at once, in all.
     pub bodies: Budget,
     pub limits: Limits,
+    /// Cancelled when the gateway is told to end: it is not ready from then on.
+    pub leaving: CancellationToken,
     pub metrics: PrometheusHandle,
 }
 

@@ -1,4 +1,7 @@
 //! Reading a request body within its limit and the budget of all bodies.
+//!
+//! A body is admitted as it arrives, in steps that double: what a client announces and does not send takes nothing from
+//! others. Otherwise a handful of connections that announce large bodies would hold the whole budget.
 
 use axum::body::Body;
 use bytes::{Bytes, BytesMut};
@@ -9,11 +12,49 @@ use tokio::time::{Instant, timeout_at};
 use super::{answer::Refusal, app::App};
 use crate::memory::{Admission, BudgetError};
 
+/// The first step of admission, enough for most requests without pictures.
+const FIRST_STEP_BYTES: usize = 64 << 10;
+
 /// A whole body, counted against the budget until it is dropped.
 #[derive(Debug)]
 pub struct WholeBody {
     pub bytes: Bytes,
-    _admission: Admission,
+    _held: Held,
+}
+
+/// What a body holds of the budget.
+#[derive(Debug, Default)]
+struct Held {
+    steps: Vec<(Admission, usize)>,
+    bytes: usize,
+}
+
+impl Held {
+    /// Waits until `bytes` are held in all, and some more, up to `most`.
+    async fn grow_to(&mut self, app: &App, bytes: usize, most: usize) -> Result<(), BudgetError> {
+        if bytes <= self.bytes {
+            return Ok(());
+        }
+        let target = bytes.max(self.bytes * 2).max(FIRST_STEP_BYTES).min(most.max(bytes));
+        let step = target - self.bytes;
+        let admission = app.bodies.admit(step, Instant::now() + app.limits.admission_timeout).await?;
+        self.steps.push((admission, step));
+        self.bytes = target;
+        Ok(())
+    }
+
+    /// Gives back what is held beyond `bytes`.
+    fn shrink_to(&mut self, bytes: usize) {
+        while let Some((admission, step)) = self.steps.last_mut() {
+            let before = self.bytes - *step;
+            if before < bytes {
+                admission.shrink_to(bytes - before);
+                break;
+            }
+            self.bytes = before;
+            self.steps.pop();
+        }
+    }
 }
 
 /// Reads a body whole: at most `body_bytes`, within `body_timeout`, and only when the budget has room for it.
@@ -27,21 +68,11 @@ pub async fn read(app: &App, headers: &HeaderMap, body: Body) -> Result<WholeBod
     if announced.is_some_and(|bytes| bytes > limits.body_bytes) {
         return Err(too_large());
     }
-    // A body of unknown length may turn out as large as the limit.
     let most = announced.unwrap_or(limits.body_bytes);
-    let wait = Instant::now() + limits.admission_timeout;
-    let mut admission = app.bodies.admit(most, wait).await.map_err(|error| match error {
-        BudgetError::NeverFits { .. } => too_large(),
-        BudgetError::Busy { .. } => Refusal::new(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "bodies_overloaded",
-            "The server holds as many request bodies as it may; try again.",
-        ),
-    })?;
-
     let deadline = Instant::now() + limits.body_timeout;
     let mut body = body;
-    let mut whole = BytesMut::with_capacity(announced.unwrap_or(0));
+    let mut held = Held::default();
+    let mut whole = BytesMut::new();
     loop {
         let frame = timeout_at(deadline, body.frame()).await.map_err(|_| {
             Refusal::new(StatusCode::REQUEST_TIMEOUT, "body_timeout", "The request body did not arrive in time.")
@@ -50,9 +81,19 @@ pub async fn read(app: &App, headers: &HeaderMap, body: Body) -> Result<WholeBod
             None => break,
             Some(Ok(frame)) => {
                 if let Ok(data) = frame.into_data() {
-                    if whole.len() + data.len() > limits.body_bytes {
+                    let length = whole.len() + data.len();
+                    if length > limits.body_bytes {
                         return Err(too_large());
                     }
+                    held.grow_to(app, length, most).await.map_err(|error| match error {
+                        BudgetError::NeverFits { .. } => too_large(),
+                        BudgetError::Busy { .. } => Refusal::new(
+                            StatusCode::SERVICE_UNAVAILABLE,
+                            "bodies_overloaded",
+                            "The server holds as many request bodies as it may; try again.",
+                        ),
+                    })?;
+                    whole.reserve(held.bytes - whole.len());
                     whole.extend_from_slice(&data);
                 }
             }
@@ -61,6 +102,6 @@ pub async fn read(app: &App, headers: &HeaderMap, body: Body) -> Result<WholeBod
             }
         }
     }
-    admission.shrink_to(whole.len());
-    Ok(WholeBody { bytes: whole.freeze(), _admission: admission })
+    held.shrink_to(whole.len());
+    Ok(WholeBody { bytes: whole.freeze(), _held: held })
 }

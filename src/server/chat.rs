@@ -28,6 +28,7 @@ use crate::{
     },
     request::{ChatRequest, ImagePart},
     routing::{Affinity, Candidate, choose},
+    transfer::Landing,
     worker::{InFlight, Worker},
 };
 
@@ -170,11 +171,11 @@ async fn send(
                     unreachable.push(index);
                     break;
                 }
-                Attempt::Refused(RefusalKind::Stale) if !pushed_again => {
+                Attempt::Refused { kind: RefusalKind::Stale, .. } if !pushed_again => {
                     crate::observe::transfer("stale");
                     pushed_again = true;
                 }
-                Attempt::Refused(kind) => {
+                Attempt::Refused { kind, landing } => {
                     tracing::info!(worker = %worker.label, ?kind, "reference refused, going inline");
                     crate::observe::transfer(match kind {
                         RefusalKind::Bad => "refused_bad",
@@ -183,14 +184,14 @@ async fn send(
                         RefusalKind::Late => "refused_late",
                     });
                     if kind == RefusalKind::Gone {
-                        give_up_landing(worker);
+                        give_up(&landing, worker);
                     }
                     way = Way::Inline;
                 }
-                Attempt::PushFailed(error) => {
+                Attempt::PushFailed { error, landing } => {
                     tracing::info!(worker = %worker.label, %error, "push failed, going inline");
                     crate::observe::transfer("push_failed");
-                    give_up_landing(worker);
+                    give_up(&landing, worker);
                     way = Way::Inline;
                 }
             }
@@ -198,11 +199,9 @@ async fn send(
     }
 }
 
-/// The monitor attaches anew.
-fn give_up_landing(worker: &Worker) {
-    if let Some(landing) = worker.landing() {
-        landing.close();
-    }
+/// Closes a landing, which may no longer be the worker's; the monitor attaches anew.
+fn give_up(landing: &Landing, worker: &Worker) {
+    landing.close();
     worker.look.notify_one();
 }
 
@@ -210,15 +209,19 @@ fn give_up_landing(worker: &Worker) {
 fn pass_on(answer: Answer, in_flight: InFlight, debugging: Option<Debugging>) -> Response {
     let Answer { status, headers, body, slots, .. } = answer;
     let AnswerBody { begun, rest } = body;
-    // Held until the last byte is through, or the client has left: then the places on the worker are given back, and the
-    // connection to the worker is closed, which ends its work.
-    let held = (slots, in_flight);
-    let begun = stream::iter((!begun.is_empty()).then_some(Ok(begun)));
-    let rest = stream::iter(rest).flat_map(reqwest::Response::bytes_stream);
-    let body = Body::from_stream(begun.chain(rest).map(move |chunk: reqwest::Result<Bytes>| {
-        let _ = &held;
-        chunk
-    }));
+    let body = match rest {
+        None => Body::from(begun),
+        Some(response) => {
+            // Held until the last byte is through, or the client has left: then the places on the worker are given back,
+            // and the connection to the worker is closed, which ends its work.
+            let held = (slots, in_flight);
+            let begun = stream::iter((!begun.is_empty()).then_some(Ok(begun)));
+            Body::from_stream(begun.chain(response.bytes_stream()).map(move |chunk| {
+                let _ = &held;
+                chunk
+            }))
+        }
+    };
     let mut response = Response::new(body);
     *response.status_mut() = status;
     *response.headers_mut() = headers::to_client(&headers);

@@ -10,8 +10,11 @@ pub async fn health() -> impl IntoResponse {
     (StatusCode::OK, "ok\n")
 }
 
-/// At least one worker is healthy.
+/// At least one worker is healthy, and the gateway is not about to leave.
 pub async fn ready(State(app): State<App>) -> Result<impl IntoResponse, Refusal> {
+    if app.leaving.is_cancelled() {
+        return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "shutting_down", "The gateway is shutting down."));
+    }
     match app.registry.healthy().next() {
         Some(_) => Ok((StatusCode::OK, "ready\n")),
         None => Err(Refusal::no_worker()),

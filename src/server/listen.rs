@@ -9,15 +9,21 @@ use hyper_util::{
     server::{conn::auto, graceful::GracefulShutdown},
     service::TowerToHyperService,
 };
-use tokio::{net::TcpListener, sync::Semaphore};
+use tokio::{
+    net::TcpListener,
+    sync::{Notify, Semaphore},
+    time::timeout,
+};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-/// For the head of a request to arrive, once its first byte has.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+use super::linger::Lingering;
 
-/// Connections of one listener. More wait in the kernel's queue.
+/// Connections of one listener, where the process may have as many descriptors. More wait in the kernel's queue.
 const MAX_CONNECTIONS: usize = 16 << 10;
+
+/// Descriptors that are not connections: sockets to workers and origins that idle, files, NIXL.
+const OTHER_DESCRIPTORS: usize = 256;
 
 /// Head of an HTTP/1 request.
 const MAX_HEAD_BYTES: usize = 64 << 10;
@@ -33,12 +39,43 @@ pub async fn bind(address: SocketAddr) -> Result<TcpListener, ListenError> {
     TcpListener::bind(address).await.map_err(|source| ListenError { address, source })
 }
 
-/// Serves until `stop`; then takes no new connections, and gives requests under way `grace` to end.
-pub async fn serve(listener: TcpListener, router: Router, stop: CancellationToken, grace: Duration) {
-    let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+/// How patient a listener is.
+#[derive(Debug, Clone, Copy)]
+pub struct Patience {
+    /// For the head of a request to be there, from the connection's start or the answer before.
+    pub idle: Duration,
+    /// For requests under way to end after `stop`.
+    pub grace: Duration,
+}
+
+/// Lets the process have as many descriptors as it may. The limit that it starts with is often 1024, for the sake of
+/// programs that use select(), and a request can take three.
+pub fn raise_descriptor_limit() {
+    let Some(mut limit) = descriptor_limit() else { return };
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: a plain system call on a local struct. A refusal leaves the limit as it is.
+    unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
+}
+
+fn descriptor_limit() -> Option<libc::rlimit> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a plain system call that fills a local struct.
+    (unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } == 0).then_some(limit)
+}
+
+/// Connections that leave descriptors for the other end of each.
+fn max_connections() -> usize {
+    let descriptors =
+        descriptor_limit().map_or(usize::MAX, |limit| usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX));
+    (descriptors.saturating_sub(OTHER_DESCRIPTORS) / 3).clamp(16, MAX_CONNECTIONS)
+}
+
+/// Serves until `stop`; then takes no new connections, and gives requests under way time to end.
+pub async fn serve(listener: TcpListener, router: Router, stop: CancellationToken, patience: Patience) {
+    let connections = Arc::new(Semaphore::new(max_connections()));
     let graceful = GracefulShutdown::new();
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(MAX_HEAD_BYTES);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(patience.idle).max_buf_size(MAX_HEAD_BYTES);
     builder
         .http2()
         .timer(TokioTimer::new())
@@ -51,19 +88,37 @@ pub async fn serve(listener: TcpListener, router: Router, stop: CancellationToke
             accepted = accept(&listener, &connections) => accepted,
         };
         let Some((stream, permit)) = accepted else { continue };
-        let service = router.clone().map_request(|request: http::Request<Incoming>| request.map(axum::body::Body::new));
+        // hyper waits for ever for the first bytes of a connection, which tell HTTP/1 from HTTP/2.
+        let asked = Arc::new(Notify::new());
+        let silent = {
+            let asked = asked.clone();
+            async move {
+                if timeout(patience.idle, asked.notified()).await.is_ok() {
+                    std::future::pending().await
+                }
+            }
+        };
+        let service = router.clone().map_request(move |request: http::Request<Incoming>| {
+            asked.notify_one();
+            Lingering::request(request).map(axum::body::Body::new)
+        });
         let service = TowerToHyperService::new(service);
         let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
         let watched = graceful.watch(connection);
         tokio::spawn(async move {
-            if let Err(error) = watched.await {
-                tracing::debug!(error, "connection ended early");
+            tokio::select! {
+                ended = watched => {
+                    if let Err(error) = ended {
+                        tracing::debug!(error, "connection ended early");
+                    }
+                }
+                () = silent => tracing::debug!("no request came on a connection"),
             }
             drop(permit);
         });
     }
     drop(listener);
-    if tokio::time::timeout(grace, graceful.shutdown()).await.is_err() {
+    if timeout(patience.grace, graceful.shutdown()).await.is_err() {
         tracing::warn!("requests were still under way after the grace time");
     }
 }

@@ -7,6 +7,7 @@
 //! - [`models`], [`health`]: the small routes.
 //! - [`auth`]: API keys.
 //! - [`body`], [`headers`]: reading bodies within limits; which headers cross.
+//! - [`linger`]: what becomes of a body that nobody wants.
 //! - [`answer`]: errors in OpenAI's shape, headers that every answer has.
 //! - [`listen`]: sockets, connection limits, shutdown.
 
@@ -17,6 +18,7 @@ pub mod body;
 pub mod chat;
 pub mod headers;
 pub mod health;
+pub mod linger;
 pub mod listen;
 pub mod models;
 pub mod routes;

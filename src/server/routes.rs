@@ -47,6 +47,9 @@ async fn metrics(State(app): State<App>) -> impl IntoResponse {
         let usage = loader.arena().usage();
         observe::arena(usage.total_bytes, usage.used_bytes);
     }
+    for worker in app.registry.all() {
+        observe::landing_open(&worker.label, worker.landing().map_or(0, |landing| landing.open_generations()));
+    }
     ([(http::header::CONTENT_TYPE, "text/plain; version=0.0.4")], app.metrics.render())
 }
 

@@ -19,7 +19,7 @@ use crate::{
     },
     observe,
     request::{ChatRequest, rewrite::Edits},
-    transfer::{LandingSlot, PushError, PushReport, agent::PushRequest},
+    transfer::{Landing, LandingSlot, PushError, PushReport, agent::PushRequest},
     worker::Worker,
 };
 
@@ -42,9 +42,9 @@ pub enum Attempt {
     /// The worker answered, and its answer is the client's.
     Answer(Box<Answer>),
     /// The worker's plugin refused a reference, for a reason that concerns the gateway alone.
-    Refused(RefusalKind),
+    Refused { kind: RefusalKind, landing: Arc<Landing> },
     /// A push failed; the request was withdrawn.
-    PushFailed(PushError),
+    PushFailed { error: PushError, landing: Arc<Landing> },
     /// No connection, or none that lasted until the answer began.
     Unreachable { connected: bool },
 }
@@ -61,9 +61,9 @@ pub struct Answer {
 }
 
 pub struct AnswerBody {
-    /// What was read already, to see whether it was a refusal of our own; it was not.
+    /// Read already, to see whether it was a refusal of our own; it was not.
     pub begun: Bytes,
-    /// What is still to come, if anything is.
+    /// `None` if that was all.
     pub rest: Option<reqwest::Response>,
 }
 
@@ -87,14 +87,19 @@ pub enum RefusalKind {
 }
 
 impl RefusalKind {
+    /// The kind that an answer of this status may be, and the words with which its message then begins.
+    fn suspected(status: StatusCode) -> Option<(Self, &'static str)> {
+        match status {
+            StatusCode::UNPROCESSABLE_ENTITY => Some((RefusalKind::Bad, "mediagate bad: ")),
+            StatusCode::CONFLICT => Some((RefusalKind::Stale, "mediagate stale: ")),
+            StatusCode::GONE => Some((RefusalKind::Gone, "mediagate gone: ")),
+            StatusCode::SERVICE_UNAVAILABLE => Some((RefusalKind::Late, "mediagate late: ")),
+            _ => None,
+        }
+    }
+
     fn of(status: StatusCode, body: &[u8]) -> Option<Self> {
-        let (kind, word) = match status {
-            StatusCode::UNPROCESSABLE_ENTITY => (RefusalKind::Bad, "mediagate bad: "),
-            StatusCode::CONFLICT => (RefusalKind::Stale, "mediagate stale: "),
-            StatusCode::GONE => (RefusalKind::Gone, "mediagate gone: "),
-            StatusCode::SERVICE_UNAVAILABLE => (RefusalKind::Late, "mediagate late: "),
-            _ => return None,
-        };
+        let (kind, word) = Self::suspected(status)?;
         let body: serde_json::Value = serde_json::from_slice(body).ok()?;
         body["error"]["message"].as_str().filter(|message| message.starts_with(word)).map(|_| kind)
     }
@@ -116,7 +121,7 @@ pub async fn attempt(app: &App, worker: &Arc<Worker>, headers: HeaderMap, chat: 
     let body = plan.body(chat);
     let Plan { slots, transfers, pushes: ready, .. } = plan;
     let mut times = SendTimes { prepare: start.elapsed(), ..SendTimes::default() };
-    let referring = !slots.is_empty();
+    let landing = slots.first().map(|slot| slot.landing().clone());
 
     let start = Instant::now();
     let mut pushes: FuturesUnordered<Push> = ready.into_iter().map(|push| push()).collect();
@@ -125,9 +130,10 @@ pub async fn attempt(app: &App, worker: &Arc<Worker>, headers: HeaderMap, chat: 
     let response = loop {
         tokio::select! {
             response = &mut request => break response,
-            Some(pushed) = pushes.next() => match pushed {
-                Ok(report) => times.push = times.push.max(record(report)),
-                Err(error) => return Attempt::PushFailed(error),
+            Some(pushed) = pushes.next() => match (pushed, &landing) {
+                (Ok(report), _) => times.push = times.push.max(record(report)),
+                (Err(error), Some(landing)) => return Attempt::PushFailed { error, landing: landing.clone() },
+                (Err(_), None) => unreachable!("a push has a slot, and a slot its landing"),
             },
         }
     };
@@ -139,24 +145,32 @@ pub async fn attempt(app: &App, worker: &Arc<Worker>, headers: HeaderMap, chat: 
     let response = match response {
         Ok(response) => response,
         Err(error) => {
-            tracing::info!(worker = %worker.label, %error, "the worker did not answer");
-            return Attempt::Unreachable { connected: !error.is_connect() };
+            let connected = !error.is_connect();
+            // By itself it says only that there was an error.
+            let error: &dyn std::error::Error = &error.without_url();
+            tracing::info!(worker = %worker.label, error, "the worker did not answer");
+            return Attempt::Unreachable { connected };
         }
     };
     for transfer in &transfers {
         observe::transfer(transfer);
     }
     let (status, headers) = (response.status(), response.headers().clone());
-    let mut body = AnswerBody { begun: Bytes::new(), rest: Some(response) };
-    if referring && !status.is_success() {
-        match body.begin().await {
-            Ok(()) => {}
-            Err(()) => return Attempt::Unreachable { connected: true },
-        }
-        if let Some(kind) = RefusalKind::of(status, &body.begun) {
-            return Attempt::Refused(kind);
-        }
+    if status.is_informational() {
+        // 101: another protocol, which nobody asked for.
+        tracing::info!(worker = %worker.label, %status, "the worker changed the protocol");
+        return Attempt::Unreachable { connected: true };
     }
+    let body = match landing.filter(|_| RefusalKind::suspected(status).is_some()) {
+        Some(landing) => match beginning(response).await {
+            Ok(body) => match RefusalKind::of(status, &body.begun) {
+                Some(kind) => return Attempt::Refused { kind, landing },
+                None => body,
+            },
+            Err(()) => return Attempt::Unreachable { connected: true },
+        },
+        None => AnswerBody { begun: Bytes::new(), rest: Some(response) },
+    };
     Attempt::Answer(Box::new(Answer { status, headers, body, transfers, times, slots }))
 }
 
@@ -165,21 +179,16 @@ fn record(report: PushReport) -> Duration {
     report.took
 }
 
-impl AnswerBody {
-    /// Reads an error answer, whole if it is short enough to be a refusal of our plugin.
-    async fn begin(&mut self) -> Result<(), ()> {
-        let mut begun = Vec::new();
-        while let Some(response) = &mut self.rest
-            && begun.len() <= MAX_REFUSAL_BYTES
-        {
-            match response.chunk().await.map_err(drop)? {
-                Some(chunk) => begun.extend_from_slice(&chunk),
-                None => self.rest = None,
-            }
+/// An error answer, whole if it is as short as a refusal of ours.
+async fn beginning(mut response: reqwest::Response) -> Result<AnswerBody, ()> {
+    let mut begun = Vec::new();
+    while let Some(chunk) = response.chunk().await.map_err(drop)? {
+        begun.extend_from_slice(&chunk);
+        if begun.len() > MAX_REFUSAL_BYTES {
+            return Ok(AnswerBody { begun: begun.into(), rest: Some(response) });
         }
-        self.begun = begun.into();
-        Ok(())
     }
+    Ok(AnswerBody { begun: begun.into(), rest: None })
 }
 
 /// How each image of a request travels to one worker.
