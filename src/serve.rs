@@ -8,7 +8,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     config::{ServeArgs, read_secret},
-    media::loader::MediaLoader,
+    media::{fetch::Fetcher, loader::MediaLoader},
     memory::{Arena, Budget},
     observe,
     server::{App, app, auth::ApiKeys, listen, routes},
@@ -55,6 +55,10 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
         loader = Some(MediaLoader::new(args.media.config(), arena.clone())?);
         transfers = set_up_transfers(&args, arena).await?;
     }
+    let url_check = match loader {
+        Some(_) => None,
+        None => Some(Fetcher::new(&args.media.config().fetch)?),
+    };
 
     // Before anything is announced: a port that is taken ends the start.
     let public = listen::bind(args.listen).await?;
@@ -77,6 +81,7 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
         registry,
         client,
         loader,
+        url_check,
         keys,
         worker_authorization,
         bodies: Budget::new(usize::try_from(args.body_budget_bytes.as_u64()).unwrap_or(usize::MAX)),

@@ -14,7 +14,7 @@ from .landing import Pixels
 from .references import SCHEME
 
 CHANNELS_AMBIGUOUS_BELOW = 5
-"""vLLM and the HF processors take a CHW tensor of so few rows or columns for an HWC one. PIL images are not mistaken."""
+"""vLLM and the HF processors take a CHW tensor of so few rows or columns for an HWC one; PIL images are safe."""
 
 
 class MediagateConnector(MediaConnector):

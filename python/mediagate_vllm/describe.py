@@ -6,12 +6,15 @@ without what it does not learn: a part that this version of vLLM keeps elsewhere
 
 import logging
 from collections.abc import Callable
+from dataclasses import asdict, is_dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 log = logging.getLogger("vllm.mediagate")
 
 GIB = 1 << 30
+SETTINGS = ("size", "min_pixels", "max_pixels", "patch_size", "merge_size", "temporal_patch_size", "resample")
+"""Attributes of an image processor that decide how many tokens an image becomes."""
 
 
 def describe(state: Any) -> dict[str, Any]:
@@ -45,9 +48,8 @@ def _processor_cache(config: Any) -> dict[str, Any]:
     size = int(multimodal.mm_processor_cache_gb * GIB) if multimodal is not None else 0
     if size == 0:
         return {"kind": "none", "bytes": 0}
-    shared = parallel._api_process_count == 1 and (
-        parallel.data_parallel_size == 1 or parallel.data_parallel_external_lb
-    )
+    one_engine = parallel.data_parallel_size == 1 or parallel.data_parallel_external_lb
+    shared = parallel._api_process_count == 1 and one_engine
     return {"kind": multimodal.mm_processor_cache_type if shared else "processor_only", "bytes": size}
 
 
@@ -58,17 +60,7 @@ def _image_processor(model_config: Any) -> dict[str, Any] | None:
     processor = cached_image_processor_from_config(model_config)
     if processor is None:
         return None
-    wanted = (
-        "size",
-        "min_pixels",
-        "max_pixels",
-        "patch_size",
-        "merge_size",
-        "temporal_patch_size",
-        "resample",
-        "crop_size",
-    )
-    values = {name: _plain(getattr(processor, name, None)) for name in wanted}
+    values = {name: _plain(getattr(processor, name, None)) for name in SETTINGS}
     return {
         "class": type(processor).__name__,
         **{name: value for name, value in values.items() if value is not None},
@@ -78,7 +70,9 @@ def _image_processor(model_config: Any) -> dict[str, Any] | None:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON can say it: a size dictionary may be a class of its own, a resampling filter an enum."""
+    """As JSON can say it: a size dictionary may be a dataclass, a resampling filter an enum."""
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
     if hasattr(value, "items"):
         return {str(k): _plain(v) for k, v in value.items() if v is not None}
     if isinstance(value, (list, tuple)):

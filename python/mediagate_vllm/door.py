@@ -104,10 +104,14 @@ class Door:
 
         key = grant_key(self._secret_key, gateway, nonce, worker, worker_nonce)
         self._meet(agent, metadata)
-        grant = self._book.grant(gateway, agent, key, want_bytes, self._clock())
+        try:
+            grant = self._book.grant(gateway, agent, key, want_bytes, self._clock())
+        except Refused:
+            self._forget(agent)
+            raise
         try:
             address, ours = self._transport.open(grant)
-        except Exception as e:
+        except Exception as e:  # as many kinds as NIXL has of failing
             self._book.retire(grant, self._clock())
             raise Refused("late", f"NIXL could not register the grant: {type(e).__name__}") from e
         text = _dump({
@@ -127,9 +131,13 @@ class Door:
         except Exception as e:  # NIXL has an exception for each way in which metadata can be wrong
             raise Refused("bad", f"the metadata is not NIXL's: {type(e).__name__}") from e
         if name != agent:
-            if not self._book.knows(name):
-                self._transport.forget_peer(name)
+            self._forget(name)
             raise Refused("bad", "the metadata is of another agent")
+
+    def _forget(self, agent: str) -> None:
+        """What a refused attach has left in NIXL, unless the agent is there in its own right."""
+        if not self._book.knows(agent):
+            self._transport.forget_peer(agent)
 
     def _of_grant(self, path: str, body: str, given_mac: str) -> tuple[Grant, dict[str, Any]]:
         """The grant that a call names. Only with its key can the MAC be checked, so two fields are read before."""

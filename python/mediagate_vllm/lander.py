@@ -1,8 +1,8 @@
 """The lander: the process on a worker that owns the NIXL agent, the landing memory and the book.
 
-`python -m mediagate_vllm.lander`, started by `supervisor` with its settings as one message on stdin. It is a process of
-its own so that a crash inside NIXL costs a moment of inline images and not the vLLM server, and so that its polling
-never shares a GIL with vLLM's event loop. It imports NIXL's bindings, numpy and blake3; never torch, never vLLM.
+`python -m mediagate_vllm.lander`, started by `supervisor` with its settings as one line of JSON on stdin. It is a
+process of its own so that a crash inside NIXL costs a moment of inline images and not the vLLM server, and so that its
+polling never shares a GIL with vLLM's event loop. It imports NIXL's bindings, numpy, blake3; never torch, never vLLM.
 
 One thread, one event loop. Notifications are polled, since NIXL has no descriptor to wait on: quickly while a claim
 waits, seldom otherwise, but always, because NIXL keeps unread ones without bound.
@@ -13,6 +13,7 @@ signal to the whole process group leaves the lander up while vLLM finishes its r
 
 import asyncio
 import ctypes
+import json
 import logging
 import os
 import secrets
@@ -26,9 +27,9 @@ from typing import Any
 
 from . import macs, wire
 from .agent import Agent, NixlMissingError
-from .book import Book, Claim, Grant, Place
+from .book import Book, Grant
+from .client import Client
 from .door import Door
-from .errors import Refused
 from .memory import LandingMemory
 
 EAGER_POLL_SECONDS = 0.0002
@@ -36,8 +37,7 @@ EAGER_FOR_SECONDS = 0.02
 WAITING_POLL_SECONDS = 0.001
 IDLE_POLL_SECONDS = 0.1
 TICK_SECONDS = 0.005
-MAX_CLAIMS_PER_PROCESS = 8192
-EXIT_NO_NIXL = 69  # EX_UNAVAILABLE: starting again will not help
+EXIT_IN_VAIN = 78  # EX_CONFIG: no NIXL here, or no such key file; starting again will not help
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
 
 log = logging.getLogger("mediagate.lander")
@@ -79,6 +79,17 @@ class Landing:
         return self.memory.address + grant.range.offset, grant.range.length
 
 
+class SettingError(Exception):
+    """What the operator asked for cannot be."""
+
+
+def _secret(file: str | None) -> bytes:
+    try:
+        return macs.read_secret(file) if file else b""
+    except (OSError, ValueError) as e:
+        raise SettingError(e) from e
+
+
 class Lander:
     def __init__(self, settings: dict[str, Any]) -> None:
         worker = secrets.token_hex(8)
@@ -92,7 +103,7 @@ class Lander:
             tell=self.landing.tell,
             freed=self._freed,
         )
-        secret = macs.read_secret(settings["attach_key_file"]) if settings["attach_key_file"] else b""
+        secret = _secret(settings["attach_key_file"])
         self.door = Door(
             self.book,
             self.landing,
@@ -104,7 +115,6 @@ class Lander:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._last_wait = self._last_tick = clock()
-        self._tasks: set[asyncio.Task[None]] = set()
 
     def _freed(self, grant: Grant) -> None:
         self.landing.close(grant)
@@ -112,12 +122,11 @@ class Lander:
         if not self.book.knows(grant.agent):
             self.landing.forget_peer(grant.agent)
 
-    # Time and notifications
-
     def poll(self) -> None:
+        """Look for notifications and at the clock, now and again and again."""
         if self._timer is not None:
             self._timer.cancel()
-        self._pump()
+        self.pump()
         now = clock()
         if now - self._last_tick >= TICK_SECONDS:
             self._last_tick = now
@@ -130,7 +139,8 @@ class Lander:
             wait = WAITING_POLL_SECONDS
         self._timer = self._loop.call_later(wait, self.poll)
 
-    def _pump(self) -> None:
+    def pump(self) -> None:
+        """Take in what has arrived."""
         try:
             arrived = self.landing.agent.notifications()
         except Exception:
@@ -140,7 +150,10 @@ class Lander:
             for text in texts:
                 self.book.notification(agent, text)
 
-    # API processes
+    def hurry(self) -> None:
+        """A claim waits: look for its pixels more often."""
+        self._last_wait = clock()
+        self.poll()
 
     async def listen(self, name: str) -> None:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -148,76 +161,24 @@ class Lander:
         listener.listen(16)
         listener.setblocking(False)
         while True:
-            connected, _ = await self._loop.sock_accept(listener)
-            if not wire.is_same_user(connected):
-                connected.close()
+            try:
+                connected, _ = await self._loop.sock_accept(listener)
+            except OSError as e:  # no descriptors left, most likely
+                log.warning("mediagate: cannot accept an API process: %s", e)
+                await asyncio.sleep(1)
                 continue
-            task = self._loop.create_task(self._serve(connected))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            try:
+                await self._welcome(connected)
+            except (OSError, ValueError) as e:  # it has left already
+                log.warning("mediagate: an API process was not connected: %s", e)
+                connected.close()
 
-    async def _serve(self, connected: socket.socket) -> None:
-        """One API process, until it hangs up."""
+    async def _welcome(self, connected: socket.socket) -> None:
+        if not wire.is_same_user(connected):
+            raise PermissionError("of another user")
         memory = self.landing.memory
         wire.send_hello(connected, {"worker": self.book.worker, "bytes": memory.size}, memory.fd)
-        reader, writer = await asyncio.open_unix_connection(sock=connected)
-        claims: dict[int, Claim] = {}
-        calls: set[asyncio.Task[None]] = set()
-
-        def answer(ident: int, **fields: Any) -> None:
-            if not writer.is_closing():
-                writer.write(wire.encode({"id": ident, **fields}))
-
-        try:
-            while (message := await wire.read(reader)) is not None:
-                op, ident = message["op"], message["id"]
-                if op == "claim":
-                    self._claim(ident, message["reference"], claims, answer)
-                elif op == "copied" and ident in claims:
-                    self.book.copied(claims.pop(ident))
-                elif op == "give_up" and ident in claims:
-                    self.book.give_up(claims.pop(ident))
-                elif op == "call":
-                    task = self._loop.create_task(self._call(message, answer))
-                    calls.add(task)
-                    task.add_done_callback(calls.discard)
-        finally:
-            for claim in claims.values():
-                self.book.give_up(claim)
-            for task in calls:
-                task.cancel()
-            writer.close()
-
-    def _claim(self, ident: int, reference: str, claims: dict[int, Claim], answer: Any) -> None:
-        def settle(outcome: Place | Refused) -> None:
-            if isinstance(outcome, Refused):
-                claims.pop(ident, None)
-                answer(ident, refused=[outcome.kind, outcome.message])
-            else:
-                answer(ident, ok=outcome)
-
-        self._pump()  # what this claim wants may be there already, or its void
-        try:
-            if len(claims) >= MAX_CLAIMS_PER_PROCESS:
-                raise Refused("late", "too many claims")
-            claims[ident] = claim = self.book.claim(reference, settle, clock())
-        except Refused as e:
-            settle(e)
-            return
-        if claim in self.book.waiting:
-            self._last_wait = clock()
-            self.poll()
-
-    async def _call(self, message: wire.Message, answer: Any) -> None:
-        try:
-            self._pump()
-            done = await self.door.call(message["path"], message["body"], message["mac"], message["local"])
-            answer(message["id"], ok={"body": done.body, "mac": done.mac})
-        except Refused as e:
-            answer(message["id"], refused=[e.kind, e.message])
-        except Exception:
-            log.exception("call of %s failed", message.get("path"))
-            answer(message["id"], refused=["late", "the lander failed"])
+        await self._loop.connect_accepted_socket(lambda: Client(self), connected)
 
 
 def _die_with_parent() -> None:
@@ -232,9 +193,7 @@ async def _run() -> None:
     loop = asyncio.get_running_loop()
     stdin = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdin), sys.stdin.buffer)
-    settings = await wire.read(stdin)
-    if settings is None:
-        return
+    settings = json.loads(await stdin.readline())
     started = clock()
     lander = Lander(settings)
     lander.poll()
@@ -260,9 +219,9 @@ def main() -> None:
     status = 0
     try:
         loop.run_until_complete(_run())
-    except NixlMissingError as e:
-        log.warning("mediagate: %s: images will come inline", e)
-        status = EXIT_NO_NIXL
+    except (NixlMissingError, SettingError) as e:
+        log.error("mediagate: %s; images will come inline", e)
+        status = EXIT_IN_VAIN
     except Exception:
         log.exception("mediagate: the lander failed")
         status = 1

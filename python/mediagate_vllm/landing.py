@@ -28,7 +28,9 @@ from .references import Reference, parse
 COPY_THREADS = 4
 INLINE_COPY_BYTES = 128 << 10
 """Below this a copy takes less time than a change of threads."""
-RECONNECT_SECONDS = 0.1
+CLAIM_PATIENCE_SECONDS = 2.0  # beyond what the lander itself waits
+CALL_PATIENCE_SECONDS = 10.0
+RECONNECT_SECONDS, RECONNECT_SECONDS_MOST = 0.05, 2.0
 HELLO_TIMEOUT_SECONDS = 10.0
 
 log = logging.getLogger("vllm.mediagate")
@@ -45,49 +47,55 @@ class Pixels:
     media_id: str
 
 
-class Connection:
+class Connection(wire.Frames):
     """One connection to one incarnation of the lander."""
 
-    def __init__(self, view: LandingView, worker: str, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, view: LandingView, worker: str) -> None:
         self.view = view
         self.worker = worker
-        self._writer = writer
+        self.ended = asyncio.Event()
         self._answers: dict[int, asyncio.Future[Any]] = {}
         self._last_id = 0
 
-    async def listen(self, reader: asyncio.StreamReader) -> None:
-        """Until the lander hangs up."""
-        try:
-            while (message := await wire.read(reader)) is not None:
-                future = self._answers.pop(message["id"], None)
-                if future is None or future.done():
-                    continue
-                if "refused" in message:
-                    future.set_exception(Refused(*message["refused"]))
-                else:
-                    future.set_result(message["ok"])
-        finally:
-            self._writer.close()
-            for future in self._answers.values():
-                if not future.done():
-                    future.set_exception(Refused("gone", "the lander died"))
-            self._answers.clear()
-
-    def ask(self, op: str, **fields: Any) -> tuple[int, asyncio.Future[Any]]:
-        if self._writer.is_closing():
+    async def ask(self, op: str, ident: int, patience_seconds: float, **fields: Any) -> Any:
+        """The lander's answer. A lander that gives none, being stopped or stuck, is not waited for for ever."""
+        if not self.is_open:
             raise Refused("gone", "the lander died")
+        loop = asyncio.get_running_loop()
+        future = self._answers[ident] = loop.create_future()
+        self.send({"op": op, "id": ident, **fields})
+        timer = loop.call_later(patience_seconds, _fail, future, Refused("late", "the lander does not answer"))
+        try:
+            return await future
+        finally:
+            timer.cancel()
+            self._answers.pop(ident, None)
+
+    def next_id(self) -> int:
         self._last_id += 1
-        ident = self._last_id
-        future = self._answers[ident] = asyncio.get_running_loop().create_future()
-        self._writer.write(wire.encode({"op": op, "id": ident, **fields}))
-        return ident, future
+        return self._last_id
 
     def say(self, op: str, ident: int) -> None:
-        if not self._writer.is_closing():
-            self._writer.write(wire.encode({"op": op, "id": ident}))
+        self.send({"op": op, "id": ident})
 
-    def forget(self, ident: int) -> None:
-        self._answers.pop(ident, None)
+    def received(self, message: wire.Message) -> None:
+        future = self._answers.pop(message["id"], None)
+        if future is None or future.done():
+            return
+        if "refused" in message:
+            future.set_exception(Refused(*message["refused"]))
+        else:
+            future.set_result(message["ok"])
+
+    def lost(self) -> None:
+        for future in self._answers.values():
+            _fail(future, Refused("gone", "the lander died"))
+        self.ended.set()
+
+
+def _fail(future: asyncio.Future[Any], refusal: Refused) -> None:
+    if not future.done():
+        future.set_exception(refusal)
 
 
 class Landing:
@@ -117,22 +125,21 @@ class Landing:
 
     async def call(self, path: str, body: str, mac: str, *, is_local: bool) -> Answer:
         """Bring one of the door's calls to it."""
-        if self._connection is None:
+        if (connection := self._connection) is None:
             raise Refused("late", "no lander is up")
-        _, future = self._connection.ask("call", path=path, body=body, mac=mac, local=is_local)
-        return Answer(**await future)
+        fields = {"path": path, "body": body, "mac": mac, "local": is_local}
+        return Answer(**await connection.ask("call", connection.next_id(), CALL_PATIENCE_SECONDS, **fields))
 
     async def take(self, url: str) -> Pixels:
         """The pixels that the reference `url` names, or Refused. May be cancelled at any time: no slot is lost."""
         ref = parse(url)
-        connection = self._connection
-        if connection is None:
+        if (connection := self._connection) is None:
             raise Refused("gone", "no lander is up")
-        ident, future = connection.ask("claim", reference=url)
+        ident = connection.next_id()
+        patience = ref.wait_ms / 1000 + CLAIM_PATIENCE_SECONDS
         try:
-            offset, length = await future
-        except asyncio.CancelledError:
-            connection.forget(ident)
+            offset, length = await connection.ask("claim", ident, patience, reference=url)
+        except BaseException:  # cancelled above all; a claim that the lander refused it does not know any more
             connection.say("give_up", ident)
             raise
         ended = partial(connection.say, "copied", ident)
@@ -156,20 +163,26 @@ class Landing:
         return await asyncio.wrap_future(copying)
 
     async def _stay_connected(self) -> None:
+        pause = RECONNECT_SECONDS
         while True:
+            await asyncio.sleep(pause)
             try:
                 connected, view, worker = await asyncio.to_thread(self._connect)
             except (OSError, ValueError, KeyError):
-                await asyncio.sleep(RECONNECT_SECONDS)
+                pause = min(1.5 * pause, RECONNECT_SECONDS_MOST)
                 continue
-            reader, writer = await asyncio.open_unix_connection(sock=connected)
-            self._connection = Connection(view, worker, writer)
+            pause = RECONNECT_SECONDS
+            connection = Connection(view, worker)
+            loop = asyncio.get_running_loop()
+            transport, _ = await loop.create_unix_connection(lambda c=connection: c, sock=connected)
+            self._connection = connection
             self._connected.set()
             try:
-                await self._connection.listen(reader)
+                await connection.ended.wait()
             finally:
                 self._connection = None
                 self._connected.clear()
+                transport.close()
 
     def _connect(self) -> tuple[socket.socket, LandingView, str]:
         """Blocking: mapping half a gigabyte takes a moment."""

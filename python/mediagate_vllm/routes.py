@@ -20,6 +20,7 @@ MAX_BODY_BYTES = 64 << 10
 BODY_TIMEOUT_SECONDS = 10.0
 MAC_HEADER = "x-mediagate-mac"
 PROXY_HEADERS = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
+BROWSER_HEADER = "origin"
 
 log = logging.getLogger("vllm.mediagate")
 
@@ -76,8 +77,8 @@ async def _body(request: Request) -> str:
 
 
 def _is_local(request: Request) -> bool:
-    """From this machine, and by no proxy that says so. One that keeps silent cannot be told from a gateway."""
-    if request.client is None or any(name in request.headers for name in PROXY_HEADERS):
+    """From this machine, by no browser, and by no proxy that says so. A silent one cannot be told from a gateway."""
+    if request.client is None or any(name in request.headers for name in (*PROXY_HEADERS, BROWSER_HEADER)):
         return False
     try:
         address = ipaddress.ip_address(request.client.host)

@@ -1,10 +1,12 @@
 """Keeps one lander running, as a child of the API process of rank 0.
 
 A lander that dies is started anew, under a new incarnation: gateways see `gone`, and attach again. Should it die again
-and again, the pauses between the attempts grow; without NIXL on the machine there is one line in the log, and no more.
+and again, the pauses between the attempts grow. Where NIXL or the key file is missing, the log has one line, and it is
+not tried again.
 """
 
 import asyncio
+import json
 import logging
 import sys
 import time
@@ -13,9 +15,8 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from .lander import EXIT_NO_NIXL
+from .lander import EXIT_IN_VAIN
 from .settings import Settings
-from .wire import encode
 
 FIRST_PAUSE_SECONDS = 0.2
 LONGEST_PAUSE_SECONDS = 30.0
@@ -30,7 +31,7 @@ log = logging.getLogger("vllm.mediagate")
 class Supervisor:
     def __init__(self, settings: Settings, socket: str, about: dict[str, Any]) -> None:
         """`about`: what the attach answer says of this worker beside the lander's own (models, engine, ...)."""
-        self._message = encode({**asdict(settings), "socket": socket, "about": about})
+        self._settings = json.dumps({**asdict(settings), "socket": socket, "about": about}).encode() + b"\n"
         self._process: Process | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -61,7 +62,7 @@ class Supervisor:
             except OSError as e:
                 log.warning("mediagate: the lander could not be started: %s", e)
                 status = None
-            if status == EXIT_NO_NIXL:
+            if status == EXIT_IN_VAIN:
                 return
             if time.monotonic() - started >= STEADY_AFTER_SECONDS:
                 pause = FIRST_PAUSE_SECONDS
@@ -73,7 +74,7 @@ class Supervisor:
         process = self._process = await asyncio.create_subprocess_exec(*COMMAND, stdin=PIPE, stdout=DEVNULL)
         assert process.stdin is not None
         with suppress(ConnectionError):
-            process.stdin.write(self._message)
+            process.stdin.write(self._settings)
             await process.stdin.drain()
         # stdin stays open: its end tells the lander that we are gone.
         return await process.wait()

@@ -17,7 +17,7 @@ import json
 import os
 import socket
 import struct
-from typing import Any
+from typing import Any, cast
 
 MAX_BYTES = 1 << 20
 _LENGTH = struct.Struct("<I")
@@ -31,16 +31,45 @@ def encode(message: Message) -> bytes:
     return _LENGTH.pack(len(raw)) + raw
 
 
-async def read(reader: asyncio.StreamReader) -> Message | None:
-    """The next message; None at the end of the stream, or of what can be understood of it."""
-    try:
-        (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
-        if length > MAX_BYTES:
-            return None
-        message = json.loads(await reader.readexactly(length))
-    except (asyncio.IncompleteReadError, ConnectionError, ValueError):
-        return None
-    return message if isinstance(message, dict) else None
+class Frames(asyncio.Protocol):
+    """One end of the stream. A subclass says what a message means, and what the end does."""
+
+    _transport: asyncio.Transport | None = None
+
+    def received(self, message: Message) -> None:
+        raise NotImplementedError
+
+    def lost(self) -> None:
+        raise NotImplementedError
+
+    def send(self, message: Message) -> None:
+        if self.is_open and self._transport is not None:
+            self._transport.write(encode(message))
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are of no such class
+        self._rest = bytearray()
+
+    def data_received(self, data: bytes) -> None:
+        # Messages are handled right here and not by a task: a task would add a turn of the loop to each.
+        self._rest += data
+        while len(self._rest) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._rest)
+            if length > MAX_BYTES:
+                raise ConnectionError("a message of the lander's protocol is too long")
+            end = _LENGTH.size + length
+            if len(self._rest) < end:
+                break
+            message = json.loads(self._rest[_LENGTH.size : end])
+            del self._rest[:end]
+            self.received(message)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost()
 
 
 def is_same_user(connected: socket.socket) -> bool:

@@ -85,9 +85,7 @@ def gateway(worker: Worker) -> Gateway:
     return Gateway(worker.url, SECRET)
 
 
-@pytest.fixture
-def start() -> Iterator[Callable[..., Worker]]:
-    """Start stand-ins of one's own."""
+def _start() -> Iterator[Callable[..., Worker]]:
     running: list[Worker] = []
 
     def start(*flags: str) -> Worker:
@@ -97,3 +95,15 @@ def start() -> Iterator[Callable[..., Worker]]:
     yield start
     for each in running:
         each.stop()
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Worker]]:
+    """Start stand-ins of one's own."""
+    yield from _start()
+
+
+@pytest.fixture(scope="module")
+def start_module() -> Iterator[Callable[..., Worker]]:
+    """The same, for all tests of a file."""
+    yield from _start()

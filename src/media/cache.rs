@@ -206,7 +206,7 @@ mod tests {
         let key = SourceKey::url(&Scope::default(), "https://h/a");
         cache.remember(key.clone(), id, Duration::ZERO, Validators::default());
         assert!(cache.lookup(&key).is_none());
-        let validators = Validators { etag: Some(http::HeaderValue::from_static("\"1\"")), last_modified: None };
+        let validators = Validators { etag: Some(http::HeaderValue::from_static("\"1\"")), ..Validators::default() };
         cache.remember(key.clone(), id, Duration::ZERO, validators);
         assert!(matches!(cache.lookup(&key), Some(Known::Stale(..))));
     }

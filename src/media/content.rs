@@ -148,6 +148,15 @@ impl FromStr for ContentHash {
     }
 }
 
+impl FromStr for MediaId {
+    type Err = blake3::HexError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        // The same form as a hash: 32 bytes as hex digits.
+        blake3::Hash::from_hex(text).map(|bytes| MediaId(*bytes.as_bytes()))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

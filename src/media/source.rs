@@ -11,11 +11,13 @@
 
 mod data_uri;
 mod error;
+mod host;
 mod http_url;
 
 pub use data_uri::DataUri;
 pub use error::{Base64Flaw, SourceError, UrlFlaw};
-pub use http_url::{Host, HttpUrl, Scheme};
+pub use host::Host;
+pub use http_url::{HttpUrl, Scheme};
 
 /// The scheme of the references that this gateway puts in place of images. No client may send one.
 pub const RESERVED_SCHEME: &str = "mediagate";

@@ -7,7 +7,7 @@ use metrics_exporter_prometheus::PrometheusHandle;
 
 use super::auth::ApiKeys;
 use crate::{
-    media::loader::MediaLoader,
+    media::{fetch::Fetcher, loader::MediaLoader},
     memory::Budget,
     worker::{Registry, WorkerClient},
 };
@@ -22,6 +22,8 @@ pub struct Inner {
     pub client: WorkerClient,
     /// In frontend decoding; `None` in passthrough mode.
     pub loader: Option<MediaLoader>,
+    /// Judges the URLs that pass to workers; `None` in frontend decoding, where none does.
+    pub url_check: Option<Fetcher>,
     pub keys: ApiKeys,
     /// `Authorization` for the workers, where they want one of their own.
     pub worker_authorization: Option<HeaderValue>,

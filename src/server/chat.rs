@@ -8,7 +8,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
-use futures_util::{StreamExt, future::try_join_all};
+use futures_util::{StreamExt, future::try_join_all, stream};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use tokio::time::Instant;
 
@@ -22,8 +22,9 @@ use crate::{
     error::Fault,
     media::{
         content::Scope,
-        loader::{LoadTimes, Loaded, MediaLoader},
+        loader::{LoadTimes, Loaded, MediaError, MediaLoader},
         picture::Media,
+        source::Source,
     },
     request::{ChatRequest, ImagePart},
     routing::{Affinity, Candidate, choose},
@@ -57,7 +58,10 @@ async fn serve(app: &App, request: Request) -> Result<Response, Box<Refusal>> {
 
     let media = match &app.loader {
         Some(loader) => load(app, loader, &chat, &mut stages).await?,
-        None => Vec::new(),
+        None => {
+            judge_urls(app, &chat).await?;
+            Vec::new()
+        }
     };
     let affinity = affinity(&body.bytes, &chat, &media);
     let request_id = parts.headers.get(headers::REQUEST_ID).cloned().unwrap_or(HeaderValue::from_static(""));
@@ -96,6 +100,20 @@ async fn load(
     Ok(loaded.into_iter().map(|loaded| loaded.media).collect())
 }
 
+/// In passthrough the worker fetches: the gateway judges what it is asked for, and can vouch for that first hop only.
+async fn judge_urls(app: &App, chat: &ChatRequest<'_>) -> Result<(), Box<Refusal>> {
+    let Some(fetcher) = &app.url_check else { return Ok(()) };
+    let checks = chat.images.iter().enumerate().map(|(index, part)| async move {
+        let judged = match Source::parse(&part.url) {
+            Ok(Source::Http(url)) => fetcher.check(&url).await.map_err(MediaError::from),
+            Ok(Source::Data(_)) => Ok(()),
+            Err(error) => Err(error.into()),
+        };
+        judged.map_err(|error| about_image(index, part, &error))
+    });
+    try_join_all(checks).await.map(drop)
+}
+
 fn about_image(index: usize, part: &ImagePart<'_>, error: &dyn Fault) -> Box<Refusal> {
     tracing::info!(index, code = error.code(), %error, "image refused");
     let mut refusal = Refusal::of(error);
@@ -112,7 +130,8 @@ fn affinity(body: &Bytes, chat: &ChatRequest<'_>, media: &[Media]) -> Affinity {
     }
 }
 
-/// Attempts until a worker answers. A worker that cannot be connected to is passed over; a refusal of its plugin is
+/// Attempts until a worker answers. A worker that cannot be connected to is passed over, and so is, once, one whose
+/// connection broke before the first byte of its answer (completions have no effects that could happen twice); a refusal of its plugin is
 /// answered by pushing once more (what it may cure) and then by going inline, unseen by the client.
 async fn send(
     app: &App,
@@ -121,6 +140,7 @@ async fn send(
     affinity: Affinity,
 ) -> Result<(Box<Answer>, Arc<Worker>, InFlight), Box<Refusal>> {
     let mut unreachable: Vec<usize> = Vec::new();
+    let mut broke_off = false;
     loop {
         let healthy = app.registry.healthy().filter(|worker| !unreachable.contains(&worker.index));
         let candidates: Vec<_> =
@@ -138,9 +158,14 @@ async fn send(
         loop {
             match attempt(app, worker, to_worker.clone(), chat, way).await {
                 Attempt::Answer(answer) => return Ok((answer, worker.clone(), in_flight)),
-                Attempt::Unreachable { connected: true } => return Err(Box::new(Refusal::bad_gateway())),
-                Attempt::Unreachable { connected: false } => {
-                    worker.set_healthy(false);
+                Attempt::Unreachable { connected } => {
+                    // One that broke off may have been ended by this very request: others see it once more at most.
+                    if connected && std::mem::replace(&mut broke_off, true) {
+                        return Err(Box::new(Refusal::bad_gateway()));
+                    }
+                    if !connected {
+                        worker.set_healthy(false);
+                    }
                     worker.look.notify_one();
                     unreachable.push(index);
                     break;
@@ -184,18 +209,16 @@ fn give_up_landing(worker: &Worker) {
 /// The worker's answer as the client's: status, headers and bytes as they come.
 fn pass_on(answer: Answer, in_flight: InFlight, debugging: Option<Debugging>) -> Response {
     let Answer { status, headers, body, slots, .. } = answer;
-    let body = match body {
-        AnswerBody::Whole(bytes) => Body::from(bytes),
-        AnswerBody::Stream(response) => {
-            // Held until the last byte is through, or the client has left: then the places on the worker are given back,
-            // and the connection to the worker is closed, which ends its work.
-            let held = (slots, in_flight);
-            Body::from_stream(response.bytes_stream().map(move |chunk| {
-                let _ = &held;
-                chunk
-            }))
-        }
-    };
+    let AnswerBody { begun, rest } = body;
+    // Held until the last byte is through, or the client has left: then the places on the worker are given back, and the
+    // connection to the worker is closed, which ends its work.
+    let held = (slots, in_flight);
+    let begun = stream::iter((!begun.is_empty()).then_some(Ok(begun)));
+    let rest = stream::iter(rest).flat_map(reqwest::Response::bytes_stream);
+    let body = Body::from_stream(begun.chain(rest).map(move |chunk: reqwest::Result<Bytes>| {
+        let _ = &held;
+        chunk
+    }));
     let mut response = Response::new(body);
     *response.status_mut() = status;
     *response.headers_mut() = headers::to_client(&headers);

@@ -60,10 +60,11 @@ pub struct Answer {
     pub slots: Vec<Arc<LandingSlot>>,
 }
 
-pub enum AnswerBody {
-    Stream(reqwest::Response),
-    /// Read to see whether it was a refusal of our own; it was not.
-    Whole(Bytes),
+pub struct AnswerBody {
+    /// What was read already, to see whether it was a refusal of our own; it was not.
+    pub begun: Bytes,
+    /// What is still to come, if anything is.
+    pub rest: Option<reqwest::Response>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -146,17 +147,16 @@ pub async fn attempt(app: &App, worker: &Arc<Worker>, headers: HeaderMap, chat: 
         observe::transfer(transfer);
     }
     let (status, headers) = (response.status(), response.headers().clone());
-    let body = if referring && !status.is_success() {
-        match whole(response).await {
-            Ok(body) => match RefusalKind::of(status, &body) {
-                Some(kind) => return Attempt::Refused(kind),
-                None => AnswerBody::Whole(body),
-            },
+    let mut body = AnswerBody { begun: Bytes::new(), rest: Some(response) };
+    if referring && !status.is_success() {
+        match body.begin().await {
+            Ok(()) => {}
             Err(()) => return Attempt::Unreachable { connected: true },
         }
-    } else {
-        AnswerBody::Stream(response)
-    };
+        if let Some(kind) = RefusalKind::of(status, &body.begun) {
+            return Attempt::Refused(kind);
+        }
+    }
     Attempt::Answer(Box::new(Answer { status, headers, body, transfers, times, slots }))
 }
 
@@ -165,18 +165,21 @@ fn record(report: PushReport) -> Duration {
     report.took
 }
 
-/// An error answer, whole.
-async fn whole(mut response: reqwest::Response) -> Result<Bytes, ()> {
-    let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(drop)? {
-        body.extend_from_slice(&chunk);
-        if body.len() > MAX_REFUSAL_BYTES {
-            // An error of vLLM's own that repeats its input: pass on what there is room for.
-            body.truncate(MAX_REFUSAL_BYTES);
-            break;
+impl AnswerBody {
+    /// Reads an error answer, whole if it is short enough to be a refusal of our plugin.
+    async fn begin(&mut self) -> Result<(), ()> {
+        let mut begun = Vec::new();
+        while let Some(response) = &mut self.rest
+            && begun.len() <= MAX_REFUSAL_BYTES
+        {
+            match response.chunk().await.map_err(drop)? {
+                Some(chunk) => begun.extend_from_slice(&chunk),
+                None => self.rest = None,
+            }
         }
+        self.begun = begun.into();
+        Ok(())
     }
-    Ok(body.into())
 }
 
 /// How each image of a request travels to one worker.

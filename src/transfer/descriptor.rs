@@ -94,6 +94,31 @@ mod tests {
     }
 
     #[test]
+    fn the_vector_of_the_protocol_holds() {
+        let vectors: serde_json::Value = serde_json::from_str(include_str!("../../python/tests/vectors.json")).unwrap();
+        let reference = &vectors["reference"];
+        let number = |name: &str| reference[name].as_u64().unwrap();
+        let media_id: String = reference["media_id"].as_str().unwrap().into();
+        let d = RdmaMediaDataDescriptor {
+            worker: reference["worker"].as_str().unwrap().into(),
+            grant: number("grant"),
+            generation: number("generation"),
+            offset: number("offset"),
+            height: number("height") as u32,
+            width: number("width") as u32,
+            content_hash: reference["content_hash"].as_str().unwrap().parse().unwrap(),
+            media_id: media_id.parse().unwrap(),
+            uses: number("uses") as u32,
+            wait_ms: number("wait_ms") as u32,
+        };
+        let handshake = &vectors["handshake"];
+        let parties = ["gateway", "nonce", "worker", "worker_nonce"].map(|name| handshake[name].as_str().unwrap());
+        let secret = Key::of_secret(vectors["secret"].as_str().unwrap().as_bytes());
+        let key = secret.derive("mediagate grant key v1", &parties.map(str::as_bytes));
+        assert_eq!(d.reference(&key), reference["url"].as_str().unwrap());
+    }
+
+    #[test]
     fn a_reference_depends_on_the_key_and_on_every_field() {
         let d = descriptor(&[0; 6], 1, 2);
         let key = Key::of_secret(b"0123456789abcdef");

@@ -158,6 +158,14 @@ impl Landing {
         }
     }
 
+    /// Has generations asked about again: the worker could not say yet that nobody reads them.
+    pub fn void_later(&self, generations: &[u64]) {
+        for generation in generations {
+            // Nobody to hear it means that the attachment is being given up.
+            let _ = self.orphans.send(*generation);
+        }
+    }
+
     /// The grant is over: nothing is claimed any more, and the peer is given up.
     pub fn close(&self) {
         let mut book = self.lock();

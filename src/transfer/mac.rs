@@ -54,6 +54,31 @@ mod tests {
         assert_ne!(Key::of_secret(b"secret secret 16"), Key::of_secret(b""));
     }
 
+    /// The same file is checked by python/tests: both sides compute the same.
+    #[test]
+    fn the_vectors_of_the_protocol_hold() {
+        let vectors: serde_json::Value = serde_json::from_str(include_str!("../../python/tests/vectors.json")).unwrap();
+        let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
+        let hex = |key: &Key| blake3::Hash::from_bytes(key.0).to_hex().to_string();
+        let key = Key::of_secret(text(&vectors["secret"]).as_bytes());
+        assert_eq!(hex(&key), vectors["secret_key"]);
+        assert_eq!(hex(&Key::of_secret(b"")), vectors["secret_key_of_no_secret"]);
+        for vector in vectors["mac"].as_array().unwrap() {
+            assert_eq!(hex(&key), vector["key"]);
+            let fields: Vec<String> = vector["fields"].as_array().unwrap().iter().map(text).collect();
+            let fields: Vec<&[u8]> = fields.iter().map(String::as_bytes).collect();
+            assert_eq!(key.mac(&text(&vector["label"]), &fields), vector["mac"]);
+        }
+        let handshake = &vectors["handshake"];
+        let parties = ["gateway", "nonce", "worker", "worker_nonce"].map(|name| text(&handshake[name]));
+        let parties: Vec<&[u8]> = parties.iter().map(String::as_bytes).collect();
+        assert_eq!(key.mac("mediagate worker v1", &parties), handshake["proof"]);
+        let grant_key = key.derive("mediagate grant key v1", &parties);
+        assert_eq!(hex(&grant_key), handshake["grant_key"]);
+        let answer = text(&handshake["answer_body"]);
+        assert_eq!(grant_key.mac("mediagate answer v1", &[answer.as_bytes()]), handshake["answer_mac"]);
+    }
+
     #[test]
     fn fields_are_framed() {
         let key = Key::of_secret(b"");

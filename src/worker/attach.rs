@@ -198,6 +198,7 @@ pub async fn attach(
         .map_err(|_| AttachError::Protocol("metadata is not base64".into()))?;
     let peer = agent.connect(metadata).await.map_err(AttachError::Nixl)?;
     if peer != answer.agent {
+        agent.forget(peer.into());
         return Err(AttachError::Protocol("its metadata names another agent".into()));
     }
     let GrantAnswer { id, address, bytes } = answer.grant;

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::{sync::mpsc::UnboundedReceiver, time::sleep};
+use tokio::{sync::mpsc::UnboundedReceiver, time::sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -67,7 +67,7 @@ impl Monitor {
         let mut attachment: Option<Attachment> = None;
         let mut attach_after = Instant::now();
         let mut last_problem: Option<String> = None;
-        loop {
+        'watch: loop {
             let healthy = self.probe().await;
             observe::worker_healthy(&self.worker.label, healthy);
             if self.worker.set_healthy(healthy) {
@@ -107,11 +107,14 @@ impl Monitor {
             }
             observe::worker_attached(&self.worker.label, attachment.is_some());
 
-            tokio::select! {
-                () = self.stop.cancelled() => break,
-                () = sleep(self.interval) => {}
-                () = self.worker.look.notified() => {}
-                Some(generation) = next_orphan(&mut attachment) => self.void(&mut attachment, generation).await,
+            let next = tokio::time::Instant::now() + self.interval;
+            loop {
+                tokio::select! {
+                    () = self.stop.cancelled() => break 'watch,
+                    () = sleep_until(next) => break,
+                    () = self.worker.look.notified() => break,
+                    Some(generation) = next_orphan(&mut attachment) => self.void(&mut attachment, generation).await,
+                }
             }
         }
         if let Some(held) = attachment {
@@ -192,7 +195,12 @@ impl Monitor {
             generations.push(next);
         }
         match attach::void(&self.worker, &self.client, held.landing.grant(), &generations).await {
-            Ok(void) => held.landing.voided(&void),
+            Ok(void) => {
+                held.landing.voided(&void);
+                // A copy that takes long: the worker does not vouch for these yet.
+                generations.retain(|generation| !void.contains(generation));
+                held.landing.void_later(&generations);
+            }
             Err(error) => {
                 // Without an acknowledgement nothing says when the slots may be used again: start over.
                 tracing::info!(worker = %self.worker.label, %error, "void failed, attaching again");

@@ -40,9 +40,7 @@ def interlaced_png(pixels: np.ndarray, colour_type: int) -> bytes:
                 rows += b"\0" + row.tobytes()
     height, width = pixels.shape[:2]
     header = struct.pack(">IIBBBBB", width, height, 8, colour_type, 0, 0, 1)
-    return (
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows, 9)) + chunk(b"IEND", b"")
-    )
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows, 9)) + chunk(b"IEND", b"")
 
 
 def main() -> None:

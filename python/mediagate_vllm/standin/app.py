@@ -5,7 +5,7 @@ import hashlib
 import json
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import uuid4
@@ -24,7 +24,14 @@ from . import images
 from .cache import Facts, UuidCache
 
 VERSION = "0.1.0"
-ERROR_TYPES = {400: "BadRequestError", 404: "NotFoundError", 422: "UnprocessableEntityError", 503: "ServiceUnavailable"}
+ERROR_TYPES = {
+    400: "BadRequestError",
+    404: "NotFoundError",
+    409: "Conflict",
+    410: "Gone",
+    422: "UnprocessableEntityError",
+    503: "ServiceUnavailableError",
+}
 CHUNK_CHARACTERS = 64
 
 
@@ -40,8 +47,8 @@ class Options:
 class Failure(Exception):
     """An answer other than 200, worded as vLLM would."""
 
-    def __init__(self, status: int, message: str) -> None:
-        self.status, self.message = status, message
+    def __init__(self, status: int, message: str, param: str | None = None) -> None:
+        self.status, self.message, self.param = status, message, param
 
 
 class Standin:
@@ -100,7 +107,7 @@ class Standin:
             try:
                 pixels = await self.landing.take(url)
             except Refused as e:
-                raise Failure(STATUS[e.kind], str(e)) from None
+                raise Failure(STATUS[e.kind], str(e), "image_url" if e.kind == "bad" else None) from None
             sha256 = await asyncio.to_thread(_sha256, pixels.data)
             return Facts(pixels.height, pixels.width, pixels.content_hash, sha256), "push"
         if url.startswith(("http://", "https://")) and not self.options.allow_http:
@@ -136,10 +143,10 @@ def _image_parts(body: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _failed(failure: Failure) -> Response:
     kind = ERROR_TYPES.get(failure.status, "Error")
-    return JSONResponse(error_body(failure.message, kind, failure.status), failure.status)
+    return JSONResponse(error_body(failure.message, kind, failure.status, failure.param), failure.status)
 
 
-async def _while_connected(request: Request, work: "asyncio.Future[list[Any]]") -> list[Any]:
+async def _while_connected(request: Request, work: "asyncio.Future[list[dict[str, Any]]]") -> list[dict[str, Any]]:
     """As in vLLM, a client that leaves ends the work on its request."""
 
     async def left() -> None:
@@ -151,6 +158,9 @@ async def _while_connected(request: Request, work: "asyncio.Future[list[Any]]") 
         await asyncio.wait({leaving, work}, return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
             work.cancel()
+            await asyncio.wait({work})
+            with suppress(asyncio.CancelledError):
+                work.exception()
             raise Failure(499, "the client left")
         return work.result()
     finally:

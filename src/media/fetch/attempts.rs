@@ -3,8 +3,8 @@
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::error::FetchError;
-use super::freshness::{Freshness, Validators};
-use super::hop::Hop;
+use super::freshness::Freshness;
+use super::hop::{Hop, Want};
 use super::retry::back_off;
 use super::{Fetched, Fetcher};
 use crate::media::source::HttpUrl;
@@ -16,24 +16,19 @@ pub(super) enum Outcome {
 }
 
 impl Fetcher {
-    pub(super) async fn run(&self, url: &HttpUrl, known: Option<&Validators>) -> Result<Outcome, FetchError> {
+    pub(super) async fn run(&self, url: &HttpUrl, want: Want<'_>) -> Result<Outcome, FetchError> {
         let deadline = Instant::now() + self.config.total_timeout;
-        timeout_at(deadline, self.attempts(url, known, deadline))
+        timeout_at(deadline, self.attempts(url, want, deadline))
             .await
             .unwrap_or(Err(FetchError::TotalTimeout(self.config.total_timeout)))
     }
 
     /// Tries again what is transient, if there is time for it. An attempt starts at the first URL: a redirect may lead
     /// elsewhere next time.
-    async fn attempts(
-        &self,
-        url: &HttpUrl,
-        known: Option<&Validators>,
-        deadline: Instant,
-    ) -> Result<Outcome, FetchError> {
+    async fn attempts(&self, url: &HttpUrl, want: Want<'_>, deadline: Instant) -> Result<Outcome, FetchError> {
         let mut retries = 0;
         loop {
-            let error = match self.follow(url, known, deadline, retries).await {
+            let error = match self.follow(url, want, deadline, retries).await {
                 Err(error) if error.is_transient() && retries < self.config.max_retries => error,
                 result => return result,
             };
@@ -51,25 +46,35 @@ impl Fetcher {
     async fn follow(
         &self,
         url: &HttpUrl,
-        known: Option<&Validators>,
+        want: Want<'_>,
         deadline: Instant,
         retries: u32,
     ) -> Result<Outcome, FetchError> {
         let mut url = url.clone();
         let mut redirects = 0;
+        // What the redirects so far say about how long they hold.
+        let mut path: Option<Freshness> = None;
+        let behind =
+            |freshness: Freshness, path: Option<Freshness>| path.map_or(freshness, |path| freshness.behind(path));
         loop {
-            match self.hop(&url, known, deadline).await? {
-                Hop::Redirect(_) if redirects == self.config.max_redirects => {
+            let hop = self.hop(&url, want, deadline).await.inspect_err(|error| {
+                if let FetchError::Refused(refusal) = error {
+                    tracing::info!(%url, %refusal, redirects, "the fetch policy refuses an image");
+                }
+            });
+            match hop? {
+                Hop::Redirect(..) if redirects == self.config.max_redirects => {
                     return Err(FetchError::TooManyRedirects { max: redirects });
                 }
-                Hop::Redirect(next) => {
+                Hop::Redirect(next, freshness) => {
                     url = next;
                     redirects += 1;
+                    path = Some(behind(freshness, path));
                 }
-                Hop::NotModified(freshness) => return Ok(Outcome::NotModified(freshness)),
-                Hop::Image { bytes, wire_bytes, validators, freshness } => {
-                    let fetched = Fetched { bytes, validators, freshness, wire_bytes, redirects, retries };
-                    return Ok(Outcome::Image(fetched));
+                Hop::NotModified(freshness) => return Ok(Outcome::NotModified(behind(freshness, path))),
+                Hop::Image(fetched) => {
+                    let freshness = behind(fetched.freshness, path);
+                    return Ok(Outcome::Image(Fetched { redirects, retries, freshness, ..fetched }));
                 }
             }
         }

@@ -43,6 +43,21 @@ pub(super) async fn read(body: &mut Incoming, max_bytes: usize) -> Result<Bytes,
     Ok(bytes.freeze())
 }
 
+/// The first `most_bytes` of a body, and whether they are all of it.
+pub(super) async fn read_prefix(body: &mut Incoming, most_bytes: usize) -> Result<(Bytes, bool), FetchError> {
+    let mut bytes = BytesMut::new();
+    while !body.is_end_stream() {
+        let Some(frame) = body.frame().await else { break };
+        let Ok(data) = frame.map_err(broken)?.into_data() else { continue };
+        let room = most_bytes - bytes.len();
+        bytes.extend_from_slice(&data[..data.len().min(room)]);
+        if data.len() >= room {
+            return Ok((bytes.freeze(), data.len() == room && body.is_end_stream()));
+        }
+    }
+    Ok((bytes.freeze(), true))
+}
+
 /// Tells bad framing, which comes again, from a broken connection, which may not.
 pub(super) fn broken(error: hyper::Error) -> FetchError {
     let io_kind = error.source().and_then(|cause| cause.downcast_ref::<io::Error>()).map(io::Error::kind);

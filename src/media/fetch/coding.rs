@@ -1,7 +1,7 @@
 //! Content codings, for origins that compress although `Accept-Encoding: identity` asks them not to.
 //!
-//! A body is decoded only once it is complete, which its own limit has bounded; what comes out is counted against the
-//! same limit while it comes out, so a bomb costs that limit and no more.
+//! A body is decoded only once it is complete. What comes out is counted while it comes out, together with what went in,
+//! since both are held at that time: a bomb costs the limit of one image and no more, and an image in a coding counts twice.
 
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -44,7 +44,7 @@ impl Coding {
         Ok(coding)
     }
 
-    /// Undoes the coding of a complete body.
+    /// Undoes the coding of a complete body. Body and result have at most `max_bytes` together, if there is a coding.
     pub(super) async fn decode(self, body: Bytes, max_bytes: usize) -> Result<Bytes, FetchError> {
         if self == Self::Identity {
             return Ok(body);
@@ -56,8 +56,14 @@ impl Coding {
     }
 
     fn decode_now(self, body: &[u8], max_bytes: usize) -> Result<Bytes, FetchError> {
+        let decoded = self.decode_bounded(body, max_bytes.saturating_sub(body.len()));
+        decoded?.ok_or(FetchError::TooLarge { max_bytes })
+    }
+
+    /// `None` if there is more than `max_bytes`.
+    fn decode_bounded(self, body: &[u8], max_bytes: usize) -> Result<Option<Bytes>, FetchError> {
         match self {
-            Self::Identity => Ok(Bytes::copy_from_slice(body)),
+            Self::Identity => Ok(Some(Bytes::copy_from_slice(body))),
             Self::Gzip => read_bounded(MultiGzDecoder::new(body), max_bytes),
             // RFC 9110 means zlib; some servers send the bare stream.
             Self::Deflate if is_zlib(body) => read_bounded(ZlibDecoder::new(body), max_bytes),
@@ -75,20 +81,24 @@ fn is_zlib(body: &[u8]) -> bool {
     matches!(body, [cmf, flg, ..] if cmf & 0x0f == 8 && u16::from_be_bytes([*cmf, *flg]).is_multiple_of(31))
 }
 
-fn read_bounded(mut decoder: impl Read, max_bytes: usize) -> Result<Bytes, FetchError> {
+fn read_bounded(mut decoder: impl Read, max_bytes: usize) -> Result<Option<Bytes>, FetchError> {
     const STEP_BYTES: usize = 64 << 10;
 
     let mut out = Vec::new();
     let mut step = vec![0; STEP_BYTES];
     loop {
         let read = match decoder.read(&mut step) {
-            Ok(0) => return Ok(out.into()),
+            Ok(0) => return Ok(Some(out.into())),
             Ok(read) => read,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(FetchError::BadCoding(Arc::new(error))),
         };
-        if out.len() + read > max_bytes {
-            return Err(FetchError::TooLarge { max_bytes });
+        let len = out.len() + read;
+        if len > max_bytes {
+            return Ok(None);
+        }
+        if len > out.capacity() {
+            out.reserve_exact((out.capacity() * 2).clamp(len, max_bytes) - out.len());
         }
         out.extend_from_slice(&step[..read]);
     }
@@ -134,8 +144,10 @@ mod tests {
             (Coding::Deflate, deflate(text)),
             (Coding::Brotli, BROTLI.to_vec()),
         ] {
-            assert_eq!(coding.decode_now(&body, text.len()).unwrap(), text.as_slice(), "{coding:?}");
-            assert!(matches!(coding.decode_now(&body, text.len() - 1), Err(FetchError::TooLarge { .. })), "{coding:?}");
+            let both = body.len() + text.len();
+            assert_eq!(coding.decode_now(&body, both).unwrap(), text.as_slice(), "{coding:?}");
+            let too_large = coding.decode_now(&body, both - 1);
+            assert!(matches!(too_large, Err(FetchError::TooLarge { .. })), "{coding:?} {too_large:?}");
             let cut = coding.decode_now(&body[..body.len() - 1], 100);
             assert!(matches!(cut, Err(FetchError::BadCoding(_))), "{coding:?} {cut:?}");
         }

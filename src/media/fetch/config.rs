@@ -1,17 +1,14 @@
 //! What may be fetched, from where, and at what cost. The defaults suit a gateway on a public endpoint.
 
 use std::collections::BTreeSet;
-use std::fmt;
-use std::net::IpAddr;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
 use http::HeaderValue;
-use ipnet::IpNet;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use thiserror::Error;
 
+use super::allow::{Cidr, DomainPattern, parse_host};
 use crate::media::source::Host;
 
 /// The settings of the fetcher. Times are written in milliseconds in files (`connect_timeout_ms = 3000`).
@@ -30,7 +27,8 @@ pub struct FetchConfig {
     /// `.example.com` or `*.example.com` every name below it.
     pub allowed_domains: Vec<String>,
 
-    /// Largest image, in bytes on the wire, and again in bytes once a content coding is undone.
+    /// Largest image, in bytes. One that comes in a content coding, although none was asked for, counts as it comes and
+    /// once more as it decodes: no fetch holds more than this.
     pub max_bytes: usize,
     /// Largest head of a response, in bytes. At least 8192.
     pub max_header_bytes: usize,
@@ -57,7 +55,7 @@ pub struct FetchConfig {
     pub max_concurrent_lookups: usize,
     /// Connections that are kept open for the next request, in all. 0 keeps none.
     pub max_idle_connections: usize,
-    /// How long a connection is kept open for the next request.
+    /// How long a connection can be used for the next request. It is closed within twice that time.
     #[serde(rename = "idle_timeout_ms", with = "millis")]
     pub idle_timeout: Duration,
 
@@ -102,6 +100,8 @@ impl FetchConfig {
     pub fn validate(&self) -> Result<(), FetchConfigError> {
         /// hyper's smallest read buffer.
         const MIN_HEADER_BYTES: usize = 8192;
+        /// Nobody waits longer for an answer, and clocks do not overflow.
+        const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
         let positive = [
             ("max_bytes", self.max_bytes),
@@ -119,6 +119,9 @@ impl FetchConfig {
         ];
         if let Some((setting, _)) = times.into_iter().find(|(_, value)| value.is_zero()) {
             return Err(FetchConfigError::Zero { setting });
+        }
+        if let Some((setting, _)) = times.into_iter().find(|(_, value)| *value > LONGEST) {
+            return Err(FetchConfigError::TooLong { setting, longest: LONGEST });
         }
         if self.max_header_bytes < MIN_HEADER_BYTES {
             return Err(FetchConfigError::HeaderBytes { min: MIN_HEADER_BYTES });
@@ -154,6 +157,8 @@ impl FetchConfig {
 pub enum FetchConfigError {
     #[error("{setting} may not be 0")]
     Zero { setting: &'static str },
+    #[error("{setting} may not be more than {longest:?}")]
+    TooLong { setting: &'static str, longest: Duration },
     #[error("max_header_bytes has to be at least {min}")]
     HeaderBytes { min: usize },
     #[error("user_agent is empty or holds characters that a header may not have")]
@@ -170,87 +175,6 @@ pub enum FetchConfigError {
     },
     #[error("ca_files: {} holds no usable certificate", path.display())]
     CaFileEmpty { path: PathBuf },
-}
-
-/// Reads a host as a URL would name it, so that both are compared in the same form.
-fn parse_host(text: &str, setting: &'static str) -> Result<Host, FetchConfigError> {
-    match text.parse::<IpAddr>() {
-        Ok(ip) => Ok(Host::Ip(ip)),
-        Err(_) => Host::parse(text).map_err(|_| FetchConfigError::Host { setting, text: text.to_owned() }),
-    }
-}
-
-/// One entry of `allowed_domains`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum DomainPattern {
-    /// This host alone.
-    Exact(Host),
-    /// Every name below this one, which is kept with its leading dot.
-    Below(String),
-}
-
-impl DomainPattern {
-    fn parse(text: &str) -> Result<Self, FetchConfigError> {
-        match text.strip_prefix('*').unwrap_or(text).strip_prefix('.') {
-            Some(parent) => match parse_host(parent, "allowed_domains")? {
-                Host::Name(name) => Ok(Self::Below(format!(".{name}"))),
-                Host::Ip(_) => Err(FetchConfigError::Host { setting: "allowed_domains", text: text.to_owned() }),
-            },
-            None => parse_host(text, "allowed_domains").map(Self::Exact),
-        }
-    }
-
-    pub(super) fn matches(&self, host: &Host) -> bool {
-        match (self, host) {
-            (Self::Exact(expected), host) => expected == host,
-            (Self::Below(suffix), Host::Name(name)) => name.len() > suffix.len() && name.ends_with(suffix.as_str()),
-            (Self::Below(_), Host::Ip(_)) => false,
-        }
-    }
-}
-
-/// A network, written `10.0.0.0/8`, or a single address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct Cidr(IpNet);
-
-impl Cidr {
-    /// Whether the address is in the network. A mapped IPv4 address counts as the IPv4 address that it is.
-    pub fn contains(&self, ip: IpAddr) -> bool {
-        self.0.contains(&ip.to_canonical())
-    }
-}
-
-impl FromStr for Cidr {
-    type Err = FetchConfigError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let network = match text.parse::<IpAddr>() {
-            Ok(ip) => Ok(IpNet::from(ip.to_canonical())),
-            Err(_) => text.parse(),
-        };
-        network.map(Self).map_err(|_| FetchConfigError::Cidr { text: text.to_owned() })
-    }
-}
-
-impl TryFrom<String> for Cidr {
-    type Error = FetchConfigError;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        text.parse()
-    }
-}
-
-impl From<Cidr> for String {
-    fn from(cidr: Cidr) -> Self {
-        cidr.to_string()
-    }
-}
-
-impl fmt::Display for Cidr {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.0, f)
-    }
 }
 
 /// Durations as whole milliseconds.
@@ -291,6 +215,7 @@ mod tests {
         };
         assert!(with(|config| config.max_bytes = 0).contains("max_bytes"));
         assert!(with(|config| config.total_timeout = Duration::ZERO).contains("total_timeout_ms"));
+        assert!(with(|config| config.total_timeout = Duration::MAX).contains("total_timeout_ms"));
         assert!(with(|config| config.max_header_bytes = 100).contains("8192"));
         assert!(with(|config| config.user_agent = "a\nb".into()).contains("user_agent"));
         for host in ["", "http://x", "x:80", "x:81", "x/", "a b", "u@x"] {
@@ -300,50 +225,6 @@ mod tests {
         for domain in ["", ".", "*", "*.127.0.0.1", "*x.com"] {
             let config = FetchConfig { allowed_domains: vec![domain.into()], ..FetchConfig::default() };
             assert!(config.validate().is_err(), "{domain}");
-        }
-    }
-
-    #[test]
-    fn hosts_are_read_in_every_form() {
-        for (text, host) in [
-            ("Example.COM.", "example.com"),
-            ("bücher.example", "xn--bcher-kva.example"),
-            ("127.0.0.1", "127.0.0.1"),
-            ("::1", "[::1]"),
-            ("[::1]", "[::1]"),
-        ] {
-            assert_eq!(parse_host(text, "allow_hosts").unwrap().to_string(), host);
-        }
-    }
-
-    #[test]
-    fn domains_match_exactly_or_below() {
-        let matches =
-            |pattern: &str, host: &str| DomainPattern::parse(pattern).unwrap().matches(&Host::parse(host).unwrap());
-        assert!(matches("example.com", "EXAMPLE.com."));
-        assert!(!matches("example.com", "cdn.example.com"));
-        assert!(!matches("example.com", "badexample.com"));
-        for pattern in [".example.com", "*.example.com"] {
-            assert!(matches(pattern, "cdn.example.com"));
-            assert!(matches(pattern, "a.b.example.com."));
-            assert!(!matches(pattern, "example.com"));
-            assert!(!matches(pattern, "badexample.com"));
-            assert!(!matches(pattern, "example.com.evil.test"));
-        }
-        assert!(matches("127.0.0.1", "127.1"));
-    }
-
-    #[test]
-    fn networks_are_read_with_and_without_a_prefix() {
-        let contains = |cidr: &str, ip: &str| cidr.parse::<Cidr>().unwrap().contains(ip.parse().unwrap());
-        assert!(contains("10.0.0.0/8", "10.255.0.1"));
-        assert!(contains("10.0.0.0/8", "::ffff:10.0.0.1"));
-        assert!(!contains("10.0.0.0/8", "11.0.0.1"));
-        assert!(contains("127.0.0.1", "127.0.0.1"));
-        assert!(!contains("127.0.0.1", "127.0.0.2"));
-        assert!(contains("fd00::/8", "fd12::1"));
-        for text in ["", "10.0.0.0/33", "10.0.0/8", "example.com"] {
-            assert!(text.parse::<Cidr>().is_err(), "{text}");
         }
     }
 }

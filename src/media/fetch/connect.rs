@@ -66,17 +66,28 @@ impl Connector {
 
     /// A new connection to the host of a URL that [`Policy::check_url`] has passed.
     pub(super) async fn connect(&self, url: &HttpUrl) -> Result<Connection, FetchError> {
-        timeout(self.connect_timeout, self.connect_unbounded(url))
-            .await
-            .unwrap_or(Err(FetchError::ConnectTimeout(self.connect_timeout)))
+        self.in_time(self.connect_unbounded(url)).await
     }
 
-    async fn connect_unbounded(&self, url: &HttpUrl) -> Result<Connection, FetchError> {
+    /// The addresses of a URL's host, if all of them pass.
+    pub(super) async fn vetted(&self, url: &HttpUrl) -> Result<Vetted, FetchError> {
+        self.in_time(self.resolve(url)).await
+    }
+
+    async fn in_time<T>(&self, work: impl Future<Output = Result<T, FetchError>>) -> Result<T, FetchError> {
+        timeout(self.connect_timeout, work).await.unwrap_or(Err(FetchError::ConnectTimeout(self.connect_timeout)))
+    }
+
+    async fn resolve(&self, url: &HttpUrl) -> Result<Vetted, FetchError> {
         let addresses = match url.host() {
             Host::Ip(ip) => vec![*ip],
             Host::Name(name) => self.resolver.resolve(name).await?,
         };
-        let vetted = self.policy.vet(url, &addresses)?;
+        Ok(self.policy.vet(url, &addresses)?)
+    }
+
+    async fn connect_unbounded(&self, url: &HttpUrl) -> Result<Connection, FetchError> {
+        let vetted = self.resolve(url).await?;
         let tcp = dial(&vetted).await.map_err(|error| FetchError::Connect(Arc::new(error)))?;
         // Requests are one small packet each; waiting to fill it would only cost time.
         let _ = tcp.set_nodelay(true);

@@ -1,9 +1,14 @@
 //! What a response says about how long it holds and how to ask whether it still does (RFC 9110, RFC 9111).
+//!
+//! Both have to be right through redirects, or a cache shows another picture: an image holds no longer than the redirects
+//! that led to it, and its validators mean nothing to any other URL (two pictures may well have the tag "1").
 
 use std::time::{Duration, SystemTime};
 
 use http::header::{AGE, CACHE_CONTROL, DATE, ETAG, EXPIRES, IF_MODIFIED_SINCE, IF_NONE_MATCH, LAST_MODIFIED};
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+
+use crate::media::source::HttpUrl;
 
 /// What an origin can be asked with whether a picture has changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -12,17 +17,24 @@ pub struct Validators {
     pub etag: Option<HeaderValue>,
     /// The date of the last change, as the origin wrote it.
     pub last_modified: Option<HeaderValue>,
+    /// The URL that said so, the last one of the redirects. No other one is asked with them. `None` stands for any.
+    pub from: Option<HttpUrl>,
 }
 
 impl Validators {
-    pub(super) fn of(headers: &HeaderMap) -> Self {
+    pub(super) fn of(url: &HttpUrl, headers: &HeaderMap) -> Self {
         let kept = |name: HeaderName| headers.get(name).filter(|value| !value.is_empty()).cloned();
-        Self { etag: kept(ETAG), last_modified: kept(LAST_MODIFIED) }
+        Self { etag: kept(ETAG), last_modified: kept(LAST_MODIFIED), from: Some(url.clone()) }
     }
 
     /// Whether there is anything to ask with.
     pub fn is_empty(&self) -> bool {
         self.etag.is_none() && self.last_modified.is_none()
+    }
+
+    /// Whether a URL can be asked with them.
+    pub(super) fn are_from(&self, url: &HttpUrl) -> bool {
+        self.from.as_ref().is_none_or(|from| from == url)
     }
 
     /// Adds the conditions to a request.
@@ -42,6 +54,7 @@ impl Validators {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Freshness {
     /// Lifetime from the moment when the origin made the response: `s-maxage`, else `max-age`, else `Expires` less `Date`.
+    /// Zero behind a temporary redirect that does not say how long it holds: the next request may be led elsewhere.
     pub max_age: Option<Duration>,
     /// How old the response already was when it came (`Age`).
     pub age: Duration,
@@ -80,11 +93,42 @@ impl Freshness {
         freshness
     }
 
+    /// What a redirect says. One that is temporary and does not say holds for this time only.
+    pub(super) fn of_redirect(status: StatusCode, headers: &HeaderMap) -> Self {
+        let mut freshness = Self::of(headers);
+        if !matches!(status, StatusCode::MOVED_PERMANENTLY | StatusCode::PERMANENT_REDIRECT) {
+            freshness.max_age.get_or_insert(Duration::ZERO);
+        }
+        freshness
+    }
+
+    /// What an image holds for behind a redirect: the shorter and the stricter of both.
+    pub(super) fn behind(self, redirect: Self) -> Self {
+        let shorter = match (self.remaining(), redirect.remaining()) {
+            (_, None) => self,
+            (Some(own), Some(redirect)) if own <= redirect => self,
+            _ => redirect,
+        };
+        Self {
+            max_age: shorter.max_age,
+            age: shorter.age,
+            no_store: self.no_store || redirect.no_store,
+            no_cache: self.no_cache || redirect.no_cache,
+            private: self.private || redirect.private,
+            must_revalidate: self.must_revalidate || redirect.must_revalidate,
+            immutable: self.immutable && redirect.immutable,
+        }
+    }
+
     /// How long from now the response may be used without asking: zero if not at all, `None` if the origin does not say.
     pub fn fresh_for(&self) -> Option<Duration> {
         if self.no_store || self.no_cache || self.private {
             return Some(Duration::ZERO);
         }
+        self.remaining()
+    }
+
+    fn remaining(&self) -> Option<Duration> {
         self.max_age.map(|max_age| max_age.saturating_sub(self.age))
     }
 }
@@ -148,13 +192,38 @@ mod tests {
     }
 
     #[test]
+    fn an_image_holds_no_longer_than_the_redirects_to_it() {
+        let behind = |image: &'static str, status: u16, redirect: &'static str| {
+            let of = |value| headers(&[("cache-control", value)]);
+            let redirect = Freshness::of_redirect(StatusCode::from_u16(status).unwrap(), &of(redirect));
+            Freshness::of(&of(image)).behind(redirect).fresh_for().map(|duration| duration.as_secs())
+        };
+        for temporary in [302, 303, 307] {
+            assert_eq!(behind("max-age=60", temporary, ""), Some(0));
+            assert_eq!(behind("", temporary, ""), Some(0));
+        }
+        for permanent in [301, 308] {
+            assert_eq!(behind("max-age=60", permanent, ""), Some(60));
+            assert_eq!(behind("", permanent, ""), None);
+        }
+        assert_eq!(behind("max-age=60", 302, "max-age=10"), Some(10));
+        assert_eq!(behind("max-age=10", 302, "max-age=60"), Some(10));
+        assert_eq!(behind("", 302, "max-age=60"), Some(60));
+        assert_eq!(behind("max-age=60", 301, "no-store"), Some(0));
+        assert_eq!(behind("private", 301, "max-age=60"), Some(0));
+    }
+
+    #[test]
     fn validators_go_back_as_they_came() {
         let fields = [("etag", "W/\"a b\""), ("last-modified", "Thu, 01 Jan 2026 00:00:00 GMT")];
-        let validators = Validators::of(&headers(&fields));
+        let url = HttpUrl::parse("http://a.example/x").unwrap();
+        let validators = Validators::of(&url, &headers(&fields));
+        assert!(validators.are_from(&url));
+        assert!(!validators.are_from(&HttpUrl::parse("http://a.example/y").unwrap()));
         let mut asked = HeaderMap::new();
         validators.ask(&mut asked);
         assert_eq!(asked[IF_NONE_MATCH], "W/\"a b\"");
         assert_eq!(asked[IF_MODIFIED_SINCE], "Thu, 01 Jan 2026 00:00:00 GMT");
-        assert!(Validators::of(&headers(&[("etag", "")])).is_empty());
+        assert!(Validators::of(&url, &headers(&[("etag", "")])).is_empty());
     }
 }

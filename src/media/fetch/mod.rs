@@ -25,6 +25,7 @@
 //! sender at once, and the attacks that HTTP/2's multiplexing made possible have no place to happen.
 
 mod address;
+mod allow;
 mod attempts;
 mod body;
 mod coding;
@@ -40,13 +41,15 @@ mod resolver;
 mod retry;
 mod turns;
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
 
 pub use address::{Refusal, judge};
-pub use config::{Cidr, FetchConfig, FetchConfigError};
+pub use allow::Cidr;
+pub use config::{FetchConfig, FetchConfigError};
 pub use error::{Cause, FetchError};
 pub use freshness::{Freshness, Validators};
 pub use policy::PolicyRefusal;
@@ -54,6 +57,7 @@ pub use resolver::{Answer, Resolve};
 
 use self::attempts::Outcome;
 use self::connect::Connector;
+use self::hop::Want;
 use self::policy::Policy;
 use self::pool::Pool;
 use self::turns::Turns;
@@ -84,6 +88,8 @@ pub struct Fetched {
     pub redirects: u32,
     /// Attempts that failed before.
     pub retries: u32,
+    /// Whether `bytes` is all of it. Always so, but for [`Fetcher::fetch_prefix`].
+    pub is_whole: bool,
 }
 
 /// What became of an image that is already known.
@@ -130,9 +136,9 @@ impl Fetcher {
     ///
     /// [`FetchError`]. A refusal by the policy is final and comes before any connection to the refused host.
     pub async fn fetch(&self, url: &HttpUrl) -> Result<Fetched, FetchError> {
-        match self.run(url, None).await? {
+        match self.run(url, Want::Image).await? {
             Outcome::Image(fetched) => Ok(fetched),
-            // Nobody asked whether it was modified.
+            // A hop makes this of a 304 only if it was asked for.
             Outcome::NotModified(_) => Err(FetchError::OriginRefused(StatusCode::NOT_MODIFIED)),
         }
     }
@@ -146,9 +152,35 @@ impl Fetcher {
         if known.is_empty() {
             return self.fetch(url).await.map(Revalidated::Changed);
         }
-        Ok(match self.run(url, Some(known)).await? {
+        Ok(match self.run(url, Want::ImageUnless(known)).await? {
             Outcome::Image(fetched) => Revalidated::Changed(fetched),
             Outcome::NotModified(freshness) => Revalidated::NotModified(freshness),
         })
+    }
+
+    /// Fetches the first `most_bytes` of an image at most, for whoever needs no more than its header. The origin is asked
+    /// for that range; if it sends everything, it is stopped.
+    ///
+    /// # Errors
+    ///
+    /// As [`fetch`](Self::fetch).
+    pub async fn fetch_prefix(&self, url: &HttpUrl, most_bytes: NonZeroUsize) -> Result<Fetched, FetchError> {
+        match self.run(url, Want::Prefix(most_bytes)).await? {
+            Outcome::Image(fetched) => Ok(fetched),
+            Outcome::NotModified(_) => Err(FetchError::OriginRefused(StatusCode::NOT_MODIFIED)),
+        }
+    }
+
+    /// Whether the policy allows the URL and all addresses that its host has now. Nothing is dialled.
+    ///
+    /// This is all that can be said for a URL that somebody else will fetch: it holds for the first hop, and only as long as
+    /// the name keeps its addresses.
+    ///
+    /// # Errors
+    ///
+    /// [`FetchError::Refused`], or what keeps the name from being resolved.
+    pub async fn check(&self, url: &HttpUrl) -> Result<(), FetchError> {
+        self.policy.check_url(url)?;
+        self.connector.vetted(url).await.map(drop)
     }
 }

@@ -9,27 +9,38 @@ use std::net::{IpAddr, SocketAddr};
 use thiserror::Error;
 
 use super::address::{self, Refusal};
-use super::config::{Cidr, DomainPattern, FetchConfig, FetchConfigError};
+use super::allow::{Cidr, DomainPattern};
+use super::config::{FetchConfig, FetchConfigError};
 use crate::media::source::{Host, HttpUrl};
 
 /// Why the policy refuses a hop. Terminal: no retry, no other address, no fallback.
+///
+/// The texts are for the operator's log and name the option that decides.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum PolicyRefusal {
     /// `allowed_domains` is set and does not have the host.
-    #[error("the host is not among the allowed domains")]
+    #[error("the host is not among the allowed domains (--media-allowed-domain)")]
     Domain,
     /// A port other than 80 and 443 that is not in `allow_ports`.
-    #[error("port {0} is not allowed")]
+    #[error("port {0} is not allowed (--media-allow-port)")]
     Port(u16),
     /// The host is an address, not a name, and no option allows it.
-    #[error("the host is an IP address")]
+    #[error("the host is an IP address (--media-allow-cidr, --media-allow-host)")]
     IpLiteral,
     /// A name that by its nature is local or belongs to a metadata service.
-    #[error("the host is a local name")]
+    #[error("the host is a local name (--media-allow-host)")]
     LocalName,
     /// The name has an address that may not be reached. The others were not tried.
-    #[error("the host resolves to {0}")]
+    #[error("the host has {0} ({options})", options = allowing(*.0))]
     Address(Refusal),
+}
+
+/// The options that would allow an address.
+fn allowing(refusal: Refusal) -> &'static str {
+    match refusal {
+        Refusal::Metadata => "--media-allow-cidr",
+        _ => "--media-allow-cidr, --media-allow-host",
+    }
 }
 
 /// The operator's options in the form in which they are asked.

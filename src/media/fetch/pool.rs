@@ -2,10 +2,11 @@
 //!
 //! A connection was judged when it was dialled, and is used again only for the same scheme, host and port. The pool is
 //! bounded in all, not per host: a client with a million host names under one domain cannot make the gateway run out of
-//! file descriptors. The oldest connection makes room.
+//! file descriptors. The oldest connection makes room. A task closes those that wait for too long; it runs only while there
+//! are any.
 
 use std::collections::VecDeque;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use super::connect::Connection;
@@ -20,8 +21,14 @@ fn key(url: &HttpUrl) -> Key {
 pub(super) struct Pool {
     max_idle: usize,
     idle_timeout: Duration,
+    shelf: Arc<Mutex<Shelf>>,
+}
+
+#[derive(Default)]
+struct Shelf {
     /// Oldest first. A few dozen at most, so it is searched, not indexed.
-    idle: Mutex<VecDeque<Idle>>,
+    idle: VecDeque<Idle>,
+    is_swept: bool,
 }
 
 struct Idle {
@@ -32,15 +39,16 @@ struct Idle {
 
 impl Pool {
     pub(super) fn new(max_idle: usize, idle_timeout: Duration) -> Self {
-        Self { max_idle, idle_timeout, idle: Mutex::default() }
+        Self { max_idle, idle_timeout, shelf: Arc::default() }
     }
 
     /// The connection to this origin that was used last, unless the origin has closed it.
     pub(super) fn take(&self, url: &HttpUrl) -> Option<Connection> {
         let key = key(url);
-        let mut idle = self.lock_without_stale();
-        let at = idle.iter().rposition(|idle| idle.key == key)?;
-        idle.remove(at).map(|idle| idle.connection)
+        let mut shelf = lock(&self.shelf);
+        shelf.close_stale(self.idle_timeout);
+        let at = shelf.idle.iter().rposition(|idle| idle.key == key)?;
+        shelf.idle.remove(at).map(|idle| idle.connection)
     }
 
     /// Keeps a connection whose last response has been read to its end.
@@ -48,16 +56,39 @@ impl Pool {
         if self.max_idle == 0 {
             return;
         }
-        let mut idle = self.lock_without_stale();
-        if idle.len() == self.max_idle {
-            idle.pop_front();
+        let mut shelf = lock(&self.shelf);
+        shelf.close_stale(self.idle_timeout);
+        if shelf.idle.len() == self.max_idle {
+            shelf.idle.pop_front();
         }
-        idle.push_back(Idle { key: key(url), connection, since: Instant::now() });
+        shelf.idle.push_back(Idle { key: key(url), connection, since: Instant::now() });
+        if !shelf.is_swept {
+            shelf.is_swept = true;
+            tokio::spawn(sweep(Arc::downgrade(&self.shelf), self.idle_timeout));
+        }
     }
+}
 
-    fn lock_without_stale(&self) -> std::sync::MutexGuard<'_, VecDeque<Idle>> {
-        let mut idle = self.idle.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        idle.retain(|idle| !idle.connection.sender.is_closed() && idle.since.elapsed() < self.idle_timeout);
-        idle
+impl Shelf {
+    fn close_stale(&mut self, idle_timeout: Duration) {
+        self.idle.retain(|idle| !idle.connection.sender.is_closed() && idle.since.elapsed() < idle_timeout);
     }
+}
+
+/// Closes what waits for too long, until nothing waits or nobody has the pool any more.
+async fn sweep(shelf: Weak<Mutex<Shelf>>, idle_timeout: Duration) {
+    loop {
+        tokio::time::sleep(idle_timeout).await;
+        let Some(shelf) = shelf.upgrade() else { return };
+        let mut shelf = lock(&shelf);
+        shelf.close_stale(idle_timeout);
+        if shelf.idle.is_empty() {
+            shelf.is_swept = false;
+            return;
+        }
+    }
+}
+
+fn lock(shelf: &Mutex<Shelf>) -> MutexGuard<'_, Shelf> {
+    shelf.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -10,9 +10,11 @@ use crate::media::source::{HttpUrl, SourceError};
 
 /// The URL that `location` means when `base` answers with it.
 pub(super) fn target(base: &HttpUrl, location: &HeaderValue) -> Result<HttpUrl, FetchError> {
-    // Origins do send raw UTF-8 here, which no specification allows and every browser takes.
+    // Origins do send raw UTF-8 and spaces here, which no specification allows and every browser takes. A space becomes
+    // what a browser makes of it; in a host, that is refused.
     let reference = std::str::from_utf8(location.as_bytes()).map_err(|_| FetchError::BadRedirect(None))?;
-    resolve(base, reference.trim_ascii()).map_err(|error| FetchError::BadRedirect(Some(error)))
+    let reference = reference.trim_ascii().replace(' ', "%20");
+    resolve(base, &reference).map_err(|error| FetchError::BadRedirect(Some(error)))
 }
 
 fn resolve(base: &HttpUrl, reference: &str) -> Result<HttpUrl, SourceError> {
@@ -96,6 +98,7 @@ mod tests {
             ("", "https://origin.example:8443/a/b/c.png?sig=1"),
             ("#top", "https://origin.example:8443/a/b/c.png?sig=1"),
             (" /x ", "https://origin.example:8443/x"),
+            ("/a b?c d", "https://origin.example:8443/a%20b?c%20d"),
             ("/été", "https://origin.example:8443/été"),
         ] {
             assert_eq!(to(location.as_bytes()).unwrap(), url, "{location}");
@@ -115,7 +118,8 @@ mod tests {
             "http://a\\@b/",
             "/a\\b",
             "//",
-            "/a b",
+            "http://a b/",
+            "/a\tb",
         ] {
             assert!(matches!(to(location.as_bytes()), Err(FetchError::BadRedirect(Some(_)))), "{location}");
         }

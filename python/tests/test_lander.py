@@ -1,0 +1,170 @@
+"""The lander as a process: it dies with its parent, is started anew after a crash, and knows no torch."""
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from gateway import Attached, Gateway, picture
+
+
+def until(true: Callable[[], bool], seconds: float = 10) -> bool:
+    deadline = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def is_alive(pid: int) -> bool:
+    """Neither gone nor a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_killed_lander_is_replaced_and_waits_fail_at_once(start):
+    worker = start("--grace-seconds", "0")
+    first = worker.wait_for_lander()
+    gateway = Gateway(worker.url)
+    attached = gateway.attach()
+    pixels, generation = picture(1), attached.next_generation()
+    ref = attached.reference(pixels, generation, wait_ms=60_000)
+    seen: list = []
+    asking = threading.Thread(target=lambda: seen.append(gateway.see(ref)))
+    asking.start()
+    time.sleep(0.3)
+    os.kill(worker.lander_pid(), signal.SIGKILL)
+    asking.join(10)
+    assert seen[0][0] == 410
+    second = worker.wait_for_lander(other_than=first)
+    assert second != first
+    assert gateway.see(ref)[0] == 410
+    assert attached.renew()[0] == 410
+    again = gateway.attach()
+    generation = again.push(pixels)
+    assert gateway.see(again.reference(pixels, generation))[0] == 200
+    assert again.released(generation)
+
+
+def test_lander_ends_with_its_parent(start):
+    worker = start()
+    worker.wait_for_lander()
+    lander = worker.lander_pid()
+    worker.process.kill()
+    worker.process.wait()
+    assert until(lambda: not is_alive(lander))
+
+
+def test_signals_for_the_group_leave_it_to_its_parent(start):
+    worker = start()
+    worker.wait_for_lander()
+    lander = worker.lander_pid()
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        os.kill(lander, signum)
+    time.sleep(0.2)
+    assert is_alive(lander)
+    worker.stop()
+    assert until(lambda: not is_alive(lander))
+
+
+def test_lost_lease_is_gone(start):
+    worker = start("--lease-seconds", "0.5", "--grace-seconds", "0.5")
+    worker.wait_for_lander()
+    gateway = Gateway(worker.url)
+    attached = gateway.attach()
+    for _ in range(5):
+        time.sleep(0.2)
+        assert attached.renew() == (200, {"lease_seconds": 0.5})
+    pixels = picture(2)
+    generation = attached.push(pixels)
+    ref = attached.reference(pixels, generation)
+    assert until(lambda: attached.void(999)[0] == 410)
+    assert gateway.see(ref)[0] == 410
+    again = gateway.attach()
+    assert again.id != attached.id
+
+
+def test_late_write_into_a_range_of_another_is_refused_not_served(start):
+    """A gateway that was paused wakes, and writes where it may no longer."""
+    worker = start("--lease-seconds", "1", "--grace-seconds", "0.1", "--grant-bytes", str(32 << 20))
+    worker.wait_for_lander()
+    paused, other = Gateway(worker.url), Gateway(worker.url)
+    old = paused.attach(want_bytes=32 << 20)
+    granted: list[Attached] = []
+
+    def attach() -> bool:
+        with suppress(AssertionError):  # 503 as long as the old range rests
+            granted.append(other.attach(want_bytes=32 << 20))
+        return bool(granted)
+
+    assert until(attach)
+    (new,) = granted
+    assert new.address == old.address
+    new.renew()
+    pixels = picture(3)
+    generation = new.push(pixels)
+    try:
+        old.write(picture(4))  # over RDMA this would fail at the worker's NIC: the registration is another one
+    except Exception as e:
+        print("the late write failed:", repr(e))
+        return
+    assert new.renew()[0] == 200
+    status, message = other.see(new.reference(pixels, generation))
+    assert (status, message[:15]) == (409, "mediagate stale")
+    generation = new.push(pixels)
+    assert other.see(new.reference(pixels, generation))[0] == 200
+
+
+def test_stopped_lander_is_not_waited_for_for_ever(start):
+    worker = start()
+    worker.wait_for_lander()
+    gateway = Gateway(worker.url)
+    attached = gateway.attach()
+    pixels = picture(5)
+    generation = attached.push(pixels)
+    os.kill(worker.lander_pid(), signal.SIGSTOP)
+    try:
+        status, message = gateway.see(attached.reference(pixels, generation, wait_ms=100))
+        assert (status, message[:14]) == (503, "mediagate late")
+    finally:
+        os.kill(worker.lander_pid(), signal.SIGCONT)
+    assert attached.released(generation)  # claimed and given up, in this order
+    generation = attached.push(pixels)
+    assert gateway.see(attached.reference(pixels, generation))[0] == 200
+
+
+def test_whoever_connects_and_leaves_does_no_harm(start):
+    worker = start()
+    incarnation = worker.wait_for_lander()
+    names = {line.split("@")[1] for line in Path("/proc/net/unix").read_text().splitlines() if "@mediagate/" in line}
+    for name in names:
+        for garbage in (b"", b"\xff\xff\xff\xff", b"\2\0\0\0{}", b"\5\0\0\0trash", b"\\9\0"):
+            for _ in range(10):
+                with socket.socket(socket.AF_UNIX) as s:
+                    s.connect("\0" + name)
+                    s.send(garbage)
+    assert worker.wait_for_lander() == incarnation
+
+
+def test_missing_key_file_is_said_once_and_leaves_a_server_without_lander(start, tmp_path):
+    worker = start("--attach-key-file", str(tmp_path / "nowhere")).wait()
+    pids = lambda: Path(f"/proc/{worker.process.pid}/task/{worker.process.pid}/children").read_text()  # noqa: E731
+    assert until(lambda: not pids())
+    gateway = Gateway(worker.url)
+    fields = {"protocol": 1, "gateway": gateway.incarnation, "nonce": "0" * 64}
+    assert gateway.post("/mediagate/attach/hello", fields)[0] == 503
+
+
+def test_lander_has_no_torch_and_little_memory(start):
+    worker = start()
+    worker.wait_for_lander()
+    maps = Path(f"/proc/{worker.lander_pid()}/maps").read_text()
+    assert "torch" not in maps
+    assert "mediagate-landing" in maps

@@ -1,0 +1,18 @@
+//! The whole program, from outside: the real `mediagate` binary between clients and workers that the tests play.
+//!
+//! A test starts a gateway of its own on free ports (milliseconds), with workers of one of two kinds: [`support::worker`]
+//! records every byte that reaches it and answers as the test says, byte by byte if need be; [`support::standin`] is the
+//! Python stand-in, with the real landing code and real NIXL. The latter needs a Python that has it: the one that
+//! MEDIAGATE_TEST_PYTHON names, else `.venv/bin/python`; where neither is there, those tests say so and pass.
+//!
+//! Nothing here asserts a duration. Tests wait for events: a line of the gateway's log, a request that arrives, a
+//! connection that closes.
+
+mod support;
+
+mod decoding;
+mod keys;
+mod life_cycle;
+mod passthrough;
+mod refusals;
+mod routes;

@@ -1,0 +1,32 @@
+//! What the tests share.
+
+pub mod bodies;
+pub mod files;
+pub mod gateway;
+pub mod pictures;
+pub mod raw;
+pub mod wire;
+pub mod worker;
+
+use std::time::Duration;
+
+/// No event that a test waits for takes nearly as long, however busy the machine is.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Waits for an event, and fails the test where it does not come.
+pub async fn soon<T>(what: &str, event: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(PATIENCE, event).await {
+        Ok(value) => value,
+        Err(_) => panic!("waited in vain for: {what}"),
+    }
+}
+
+/// Asks again and again, for what nothing announces, until the answer is yes.
+pub async fn eventually<F: Future<Output = bool>>(what: &str, mut is_so: impl FnMut() -> F) {
+    soon(what, async {
+        while !is_so().await {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+}

@@ -1,0 +1,210 @@
+//! A worker that a test plays: every byte that reaches it is kept, and it answers as told.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt, BufReader},
+    net::{TcpListener, TcpStream},
+    sync::{Mutex as AsyncMutex, mpsc},
+    task::{JoinHandle, JoinSet},
+};
+
+use super::{
+    soon,
+    wire::{self, Message},
+};
+
+/// What the gateway asks workers of its own accord.
+const OWN_QUESTIONS: [&str; 2] = ["/health", "/mediagate/attach/hello"];
+
+type Answering = dyn Fn(&Message) -> Vec<u8> + Send + Sync;
+
+pub struct FakeWorker {
+    pub address: SocketAddr,
+    shared: Arc<Shared>,
+    by_hand: AsyncMutex<mpsc::UnboundedReceiver<Exchange>>,
+    accepting: JoinHandle<()>,
+}
+
+struct Shared {
+    seen: Mutex<Vec<Message>>,
+    /// `None`: requests of clients are handed to the test.
+    answering: Option<Box<Answering>>,
+    health: Mutex<&'static str>,
+    health_checks: AtomicUsize,
+    exchanges: mpsc::UnboundedSender<Exchange>,
+}
+
+/// A request that waits for the test's answer, and its connection.
+pub struct Exchange {
+    pub request: Message,
+    stream: BufReader<TcpStream>,
+}
+
+impl FakeWorker {
+    /// Answers every request of a client with a small completion.
+    pub async fn start() -> Self {
+        Self::answering(|_| ok_json(r#"{"id":"x","object":"chat.completion","choices":[]}"#)).await
+    }
+
+    /// Answers every request of a client with these bytes, head and all.
+    pub async fn answering(answer: impl Fn(&Message) -> Vec<u8> + Send + Sync + 'static) -> Self {
+        Self::bind("127.0.0.1:0".parse().unwrap(), Some(Box::new(answer))).await
+    }
+
+    /// Hands every request of a client to [`Self::next`].
+    pub async fn by_hand() -> Self {
+        Self::bind("127.0.0.1:0".parse().unwrap(), None).await
+    }
+
+    /// As [`Self::start`], on an address that was another worker's.
+    pub async fn start_at(address: SocketAddr) -> Self {
+        Self::bind(address, Some(Box::new(|_| ok_json("{}")))).await
+    }
+
+    async fn bind(address: SocketAddr, answering: Option<Box<Answering>>) -> Self {
+        let listener = TcpListener::bind(address).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (exchanges, by_hand) = mpsc::unbounded_channel();
+        let shared = Arc::new(Shared {
+            seen: Mutex::default(),
+            answering,
+            health: Mutex::new("200 OK"),
+            health_checks: AtomicUsize::new(0),
+            exchanges,
+        });
+        let accepting = tokio::spawn({
+            let shared = shared.clone();
+            async move {
+                // Dropped, and with it all connections, when the worker is.
+                let mut connections = JoinSet::new();
+                loop {
+                    if let Ok((stream, _)) = listener.accept().await {
+                        connections.spawn(serve(shared.clone(), stream));
+                    }
+                    while connections.try_join_next().is_some() {}
+                }
+            }
+        });
+        FakeWorker { address, shared, by_hand: AsyncMutex::new(by_hand), accepting }
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    pub fn set_health(&self, status: &'static str) {
+        *self.shared.health.lock().unwrap() = status;
+    }
+
+    pub fn health_checks(&self) -> usize {
+        self.shared.health_checks.load(Ordering::Relaxed)
+    }
+
+    /// All requests but the gateway's own questions, in order.
+    pub fn seen(&self) -> Vec<Message> {
+        self.shared.seen.lock().unwrap().clone()
+    }
+
+    /// The one request that there was.
+    pub fn only(&self) -> Message {
+        let mut seen = self.seen();
+        assert_eq!(seen.len(), 1, "requests that reached the worker");
+        seen.remove(0)
+    }
+
+    /// The next request, to be answered by hand.
+    pub async fn next(&self) -> Exchange {
+        let mut by_hand = self.by_hand.lock().await;
+        soon("a request at the worker", by_hand.recv()).await.unwrap()
+    }
+
+    /// Ends: the port is closed, and so is every connection. Its address can be taken by another.
+    pub async fn stop(mut self) -> SocketAddr {
+        self.accepting.abort();
+        let _ = (&mut self.accepting).await;
+        self.address
+    }
+}
+
+impl Drop for FakeWorker {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+impl Exchange {
+    pub async fn try_write(&mut self, bytes: impl AsRef<[u8]>) -> std::io::Result<()> {
+        self.stream.get_mut().write_all(bytes.as_ref()).await
+    }
+
+    pub async fn write(&mut self, bytes: impl AsRef<[u8]>) {
+        self.try_write(bytes).await.unwrap();
+    }
+
+    /// Waits until the gateway closes the connection.
+    pub async fn closed(mut self) {
+        let mut rest = Vec::new();
+        // A reset is an end, too.
+        let _ = soon("the gateway to close the connection", self.stream.read_to_end(&mut rest)).await;
+        assert!(rest.is_empty(), "more bytes after the request: {:?}", String::from_utf8_lossy(&rest));
+    }
+}
+
+async fn serve(shared: Arc<Shared>, stream: TcpStream) {
+    stream.set_nodelay(true).unwrap();
+    let mut stream = BufReader::new(stream);
+    while let Ok(Some(request)) = wire::read(&mut stream).await {
+        let answer = if OWN_QUESTIONS.contains(&request.target()) {
+            if request.target() == "/health" {
+                shared.health_checks.fetch_add(1, Ordering::Relaxed);
+                let status = *shared.health.lock().unwrap();
+                format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n").into_bytes()
+            } else {
+                b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n".to_vec()
+            }
+        } else {
+            shared.seen.lock().unwrap().push(request.clone());
+            match &shared.answering {
+                Some(answer) => answer(&request),
+                None => {
+                    let _ = shared.exchanges.send(Exchange { request, stream });
+                    return;
+                }
+            }
+        };
+        if stream.get_mut().write_all(&answer).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// A whole answer of 200 with a JSON body.
+pub fn ok_json(body: &str) -> Vec<u8> {
+    json("200 OK", body)
+}
+
+/// A whole answer with a JSON body.
+pub fn json(status: &str, body: &str) -> Vec<u8> {
+    let length = body.len();
+    format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}")
+        .into_bytes()
+}
+
+/// Head of an answer that is streamed in chunks.
+pub const SSE_HEAD: &str =
+    "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n";
+
+/// One chunk, framed as hyper does.
+pub fn chunk(text: &str) -> String {
+    format!("{:X}\r\n{text}\r\n", text.len())
+}
+
+/// The end of a stream of chunks.
+pub const LAST_CHUNK: &str = "0\r\n\r\n";
