@@ -55,6 +55,8 @@ pub struct ImagePart<'a> {
     pub url: Cow<'a, str>,
     /// The JSON string of the URL in the body, with its quotes.
     pub url_span: Range<usize>,
+    /// The whole value of the member `image_url`: that string, or the object around it.
+    pub value_span: Range<usize>,
     /// Where members can be added to the part: its closing brace.
     pub end: usize,
 }
@@ -227,7 +229,7 @@ impl<'a> ChatRequest<'a> {
         }
         let mut seen = Seen::default();
         let mut kind: Option<String> = None;
-        let mut image: Option<Option<Text>> = None;
+        let mut image: Option<(Option<Text>, Range<usize>)> = None;
         let mut other = None;
         // The span from the end of the member before to the end of this one, for removing a member with its comma.
         let mut uuid: Option<Range<usize>> = None;
@@ -247,7 +249,10 @@ impl<'a> ChatRequest<'a> {
                 }
                 "image_url" => {
                     seen.once("image_url", value)?;
-                    image = Some(url_of(path, value)?);
+                    value.peek()?;
+                    let begun = value.position();
+                    let url = url_of(path, value)?;
+                    image = Some((url, begun..value.position()));
                 }
                 "uuid" => {
                     seen.once("uuid", value)?;
@@ -285,8 +290,8 @@ impl<'a> ChatRequest<'a> {
             (Some(_), _) if other.is_some() => {
                 Err(ChatError::Part { path, reason: "A part can hold one medium only, not an image and another." })
             }
-            (Some(Some(url)), _) => self.image(path, &url, end, reader),
-            (Some(None), _) => Err(ChatError::NullImage { path }),
+            (Some((Some(url), value_span)), _) => self.image(path, &url, value_span, end, reader),
+            (Some((None, _)), _) => Err(ChatError::NullImage { path }),
             (None, Some(kind)) if IMAGE_TYPES.contains(&kind) => {
                 Err(ChatError::Part { path, reason: "An image part must have an image_url." })
             }
@@ -300,7 +305,14 @@ impl<'a> ChatRequest<'a> {
         }
     }
 
-    fn image(&mut self, path: PartPath, url: &Text, end: usize, reader: &Reader<'a>) -> Result<(), ChatError> {
+    fn image(
+        &mut self,
+        path: PartPath,
+        url: &Text,
+        value_span: Range<usize>,
+        end: usize,
+        reader: &Reader<'a>,
+    ) -> Result<(), ChatError> {
         if self.images.len() >= MAX_IMAGES {
             return Err(ChatError::TooManyImages);
         }
@@ -311,7 +323,7 @@ impl<'a> ChatRequest<'a> {
         if trimmed.get(..scheme.len()).is_some_and(|given| given.eq_ignore_ascii_case(scheme)) {
             return Err(ChatError::ReservedScheme { path });
         }
-        self.images.push(ImagePart { path, url: text, url_span: url.span.clone(), end });
+        self.images.push(ImagePart { path, url: text, url_span: url.span.clone(), value_span, end });
         Ok(())
     }
 }
@@ -384,6 +396,8 @@ mod tests {
         for image in &request.images {
             assert!(body[image.url_span.clone()].starts_with('"') && body[image.url_span.clone()].ends_with('"'));
             assert_eq!(&body[image.end..=image.end], "}");
+            let value = &body[image.value_span.clone()];
+            assert!(value == &body[image.url_span.clone()] || (value.starts_with('{') && value.ends_with('}')));
         }
     }
 

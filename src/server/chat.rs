@@ -21,7 +21,7 @@ use super::{
 use crate::{
     error::Fault,
     media::{
-        content::Scope,
+        content::{MediaId, Scope},
         loader::{LoadTimes, Loaded, MediaError, MediaLoader},
         picture::Media,
         source::Source,
@@ -29,7 +29,7 @@ use crate::{
     request::{ChatRequest, ImagePart},
     routing::{Affinity, Candidate, choose},
     transfer::Landing,
-    worker::{InFlight, Worker},
+    worker::{Belief, InFlight, Worker},
 };
 
 /// What of the body tells requests with a common beginning from others.
@@ -154,11 +154,23 @@ async fn send(
         };
         let worker = &app.registry.all()[index];
         let in_flight = worker.enter();
-        let mut way = Way::Push;
+        let mut way = Way::Known;
+        let mut not_known: Option<(Vec<MediaId>, Arc<Belief>)> = None;
         let mut pushed_again = false;
         loop {
             match attempt(app, worker, to_worker.clone(), chat, way).await {
-                Attempt::Answer(answer) => return Ok((answer, worker.clone(), in_flight)),
+                Attempt::Answer(answer) => {
+                    // Only an answer to the same request with pixels shows that it was the belief that was wrong.
+                    if let Some((ids, belief)) = not_known.filter(|_| answer.status.is_success()) {
+                        crate::observe::transfer("uuid_miss");
+                        belief.was_wrong(&ids);
+                    }
+                    return Ok((answer, worker.clone(), in_flight));
+                }
+                Attempt::NotKnown { ids, belief } => {
+                    not_known = Some((ids, belief));
+                    way = Way::Push;
+                }
                 Attempt::Unreachable { connected } => {
                     // One that broke off may have been ended by this very request: others see it once more at most.
                     if connected && std::mem::replace(&mut broke_off, true) {
@@ -174,6 +186,7 @@ async fn send(
                 Attempt::Refused { kind: RefusalKind::Stale, .. } if !pushed_again => {
                     crate::observe::transfer("stale");
                     pushed_again = true;
+                    way = Way::Push;
                 }
                 Attempt::Refused { kind, landing } => {
                     tracing::info!(worker = %worker.label, ?kind, "reference refused, going inline");

@@ -3,6 +3,7 @@
 //! Each picture is pushed into the worker's landing memory while the request is on its way, and the request names it by
 //! reference. A worker that granted no memory gets the same pixels inline, as a data: URI of binary PPM, under the same
 //! uuid: exact, and in the list of formats that vLLM reads. A file that we do not decode goes as it came, without a uuid.
+//! A picture that the worker is believed to hold processed already goes as its uuid alone.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -20,7 +21,7 @@ use crate::{
     observe,
     request::{ChatRequest, rewrite::Edits},
     transfer::{Landing, LandingSlot, PushError, PushReport, agent::PushRequest},
-    worker::Worker,
+    worker::{Belief, Worker},
 };
 
 /// A refusal of our own plugin is short; what is longer is not one.
@@ -29,6 +30,8 @@ const MAX_REFUSAL_BYTES: usize = 16 << 10;
 /// How pictures are to travel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
+    /// By uuid alone where the worker is believed to hold it, else as [`Way::Push`].
+    Known,
     /// Pushed where the worker has room, inline else.
     Push,
     Inline,
@@ -41,6 +44,9 @@ pub type Transfer = &'static str;
 pub enum Attempt {
     /// The worker answered, and its answer is the client's.
     Answer(Box<Answer>),
+    /// The worker refused a request that named pictures by uuid alone; whatever the reason, the same with pixels is
+    /// worth a try.
+    NotKnown { ids: Vec<MediaId>, belief: Arc<Belief> },
     /// The worker's plugin refused a reference, for a reason that concerns the gateway alone.
     Refused { kind: RefusalKind, landing: Arc<Landing> },
     /// A push failed; the request was withdrawn.
@@ -117,9 +123,10 @@ type Push = BoxFuture<'static, Result<PushReport, PushError>>;
 /// Sends a request to a worker, its pictures by `way`.
 pub async fn attempt(app: &App, worker: &Arc<Worker>, headers: HeaderMap, chat: &LoadedChat<'_>, way: Way) -> Attempt {
     let start = Instant::now();
-    let plan = Plan::make(app, worker, chat.media, way).await;
+    let belief = worker.belief();
+    let plan = Plan::make(app, worker, chat.media, way, belief.as_deref()).await;
     let body = plan.body(chat);
-    let Plan { slots, transfers, pushes: ready, .. } = plan;
+    let Plan { slots, transfers, pushes: ready, known, .. } = plan;
     let mut times = SendTimes { prepare: start.elapsed(), ..SendTimes::default() };
     let landing = slots.first().map(|slot| slot.landing().clone());
 
@@ -156,6 +163,21 @@ pub async fn attempt(app: &App, worker: &Arc<Worker>, headers: HeaderMap, chat: 
         observe::transfer(transfer);
     }
     let (status, headers) = (response.status(), response.headers().clone());
+    if let Some(belief) = belief {
+        if !known.is_empty() && (status.is_client_error() || status.is_server_error()) {
+            return Attempt::NotKnown { ids: known, belief };
+        }
+        if status.is_success() {
+            if !known.is_empty() {
+                belief.was_right();
+            }
+            for media in chat.media {
+                if let Media::Picture(picture) = media {
+                    belief.learn(&picture.name);
+                }
+            }
+        }
+    }
     if status.is_informational() {
         // 101: another protocol, which nobody asked for.
         tracing::info!(worker = %worker.label, %status, "the worker changed the protocol");
@@ -198,20 +220,28 @@ struct Plan {
     slots: Vec<Arc<LandingSlot>>,
     /// Started by calling them.
     pushes: Vec<Box<dyn FnOnce() -> Push + Send>>,
+    /// Named by uuid alone.
+    known: Vec<MediaId>,
     transfers: Vec<Transfer>,
 }
 
 impl Plan {
-    async fn make(app: &App, worker: &Worker, media: &[Media], way: Way) -> Plan {
-        let mut plan =
-            Plan { references: HashMap::new(), slots: Vec::new(), pushes: Vec::new(), transfers: Vec::new() };
+    async fn make(app: &App, worker: &Worker, media: &[Media], way: Way, belief: Option<&Belief>) -> Plan {
+        let mut plan = Plan {
+            references: HashMap::new(),
+            slots: Vec::new(),
+            pushes: Vec::new(),
+            known: Vec::new(),
+            transfers: Vec::new(),
+        };
+        let belief = belief.filter(|_| way == Way::Known);
         let mut uses: HashMap<MediaId, u32> = HashMap::new();
         for media in media {
             if let Media::Picture(picture) = media {
                 *uses.entry(picture.name.media_id).or_default() += 1;
             }
         }
-        let landing = worker.landing().filter(|_| way == Way::Push);
+        let landing = worker.landing().filter(|_| way != Way::Inline);
         let deadline = Instant::now() + app.limits.landing_timeout;
         for media in media {
             let Media::Picture(picture) = media else {
@@ -219,6 +249,11 @@ impl Plan {
                 continue;
             };
             let id = picture.name.media_id;
+            if plan.known.contains(&id) || belief.is_some_and(|belief| belief.holds(&id)) {
+                plan.known.push(id);
+                plan.transfers.push("uuid");
+                continue;
+            }
             if plan.references.contains_key(&id) {
                 plan.transfers.push("push");
                 continue;
@@ -277,12 +312,14 @@ impl Plan {
                     edits.replace_with_base64(span, prefix, [original.bytes.clone(), Bytes::new()], "\"");
                 }
                 Media::Picture(picture) => {
-                    match self.references.get(&picture.name.media_id) {
+                    let id = &picture.name.media_id;
+                    match self.references.get(id) {
+                        _ if self.known.contains(id) => edits.replace(part.value_span.clone(), "null".into()),
                         // References have no character that JSON would escape.
                         Some(reference) => edits.replace(span, format!("\"{reference}\"")),
                         None => inline(&mut edits, span, picture),
                     }
-                    edits.replace(part.end..part.end, format!(",\"uuid\":\"{}\"", picture.name.media_id));
+                    edits.replace(part.end..part.end, format!(",\"uuid\":\"{id}\""));
                 }
             }
         }

@@ -3,12 +3,15 @@
 //! - [`registry`]: the list of workers and the state of each.
 //! - [`client`]: HTTP to workers.
 //! - [`attach`]: the gateway's side of attach, renew, void and detach (docs/PROTOCOL.md).
+//! - [`belief`]: what a worker is believed to hold processed.
 //! - [`monitor`]: one task a worker that keeps that state true.
 
 pub mod attach;
+pub mod belief;
 pub mod client;
 pub mod monitor;
 pub mod registry;
 
+pub use belief::Belief;
 pub use client::WorkerClient;
 pub use registry::{InFlight, Registry, Worker};

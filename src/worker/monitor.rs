@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     attach::{self, AttachError, Attached, Identity},
+    belief::Belief,
     client::WorkerClient,
     registry::Worker,
 };
@@ -118,7 +119,7 @@ impl Monitor {
             }
         }
         if let Some(held) = attachment {
-            self.worker.set_landing(None);
+            self.worker.set_landing(None, None);
             if let Err(error) = attach::detach(&self.worker, &self.client, held.landing.grant()).await {
                 tracing::debug!(worker = %self.worker.label, %error, "detach failed");
             }
@@ -157,7 +158,7 @@ impl Monitor {
             landing.close();
             return Err(AttachError::Protocol("the first transfer did not arrive".into()));
         }
-        worker.set_landing(Some(landing.clone()));
+        worker.set_landing(Some(landing.clone()), Some(Belief::new(&facts.processor_cache)));
         Ok(Attachment { landing, orphans, lease, renewed, seq: 0 })
     }
 
@@ -182,7 +183,7 @@ impl Monitor {
             }
         };
         tracing::info!(worker = %worker.label, reason, "attachment over");
-        worker.set_landing(None);
+        worker.set_landing(None, None);
         None
     }
 

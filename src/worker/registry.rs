@@ -9,6 +9,7 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::Notify;
 use url::{Host, Url};
 
+use super::belief::Belief;
 use crate::transfer::Landing;
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -33,6 +34,7 @@ pub struct Worker {
     healthy: AtomicBool,
     in_flight: AtomicUsize,
     landing: ArcSwapOption<Landing>,
+    belief: ArcSwapOption<Belief>,
     models: ArcSwap<Vec<String>>,
     /// Wakes the monitor: something happened that it should look at now.
     pub look: Notify,
@@ -60,6 +62,7 @@ impl Worker {
             healthy: AtomicBool::new(false),
             in_flight: AtomicUsize::new(0),
             landing: ArcSwapOption::empty(),
+            belief: ArcSwapOption::empty(),
             models: ArcSwap::default(),
             look: Notify::new(),
         })
@@ -107,7 +110,14 @@ impl Worker {
         self.landing.load_full().filter(|landing| !landing.is_closed())
     }
 
-    pub fn set_landing(&self, landing: Option<Arc<Landing>>) {
+    /// What an attached worker is believed to hold processed.
+    pub fn belief(&self) -> Option<Arc<Belief>> {
+        self.belief.load_full()
+    }
+
+    /// A new attachment, or the end of one, with all that was believed.
+    pub fn set_landing(&self, landing: Option<Arc<Landing>>, belief: Option<Belief>) {
+        self.belief.store(belief.map(Arc::new));
         if let Some(old) = self.landing.swap(landing) {
             old.close();
         }

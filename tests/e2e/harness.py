@@ -151,7 +151,13 @@ class Vllm(Process):
         self.trace_file.parent.mkdir(parents=True, exist_ok=True)
         self.trace_file.write_text("")
         command = [str(REPOSITORY / "launch/vllm-worker.sh"), "--port", str(self.port), *flags]
-        super().__init__(name, command, {"VLLM_PLUGINS": plugins, "MEDIAGATE_E2E_TRACE": str(self.trace_file)})
+        env = {
+            "VLLM_PLUGINS": plugins,
+            "MEDIAGATE_E2E_TRACE": str(self.trace_file),
+            # Its development routes are there, so that a test can empty a cache, and prove that no client reaches them.
+            "VLLM_SERVER_DEV_MODE": "1",
+        }
+        super().__init__(name, command, env)
 
     def ready(self) -> "Vllm":
         begun = time.monotonic()

@@ -1,8 +1,8 @@
 //! The first frame of a GIF.
 //!
 //! The frame lies on a canvas of the transparent colour, or else of colour 0, which grows where the frame reaches beyond
-//! it. A palette that is the ramp of greys counts as none. The data has to fill the frame, past end codes and empty
-//! blocks if need be; what follows it is not looked at.
+//! it. A palette that is the ramp of greys counts as none. The data has to fill the frame, past empty blocks if need be;
+//! what follows it is not looked at.
 
 use super::bytes::Endian::Little;
 use super::orientation::Orientation;
@@ -267,8 +267,8 @@ impl<'a> Codes<'a> {
         let code = loop {
             match self.code()? {
                 code if code == clear_code => self.clear(),
-                // Not the end as long as pixels are missing.
-                code if code == clear_code + 1 => continue,
+                // The end comes too early: pixels are missing.
+                code if code == clear_code + 1 => return Err(truncated()),
                 code => break code,
             }
         };

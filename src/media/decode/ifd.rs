@@ -24,17 +24,35 @@ pub(super) fn header(tiff: &[u8]) -> Option<(Endian, usize)> {
     Some((endian, endian.u32(tiff, 4)? as usize))
 }
 
+/// Whether a walk saw every entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Seen {
+    All,
+    /// It passed over some, or stopped.
+    Some,
+}
+
 /// Visits the entries of the directory at `at`. Entries of unknown types and without values are passed over, as are those
 /// whose values, together with those before, would be larger than the file; values beyond the end stop the walk.
-pub(super) fn walk<'a>(tiff: &'a [u8], endian: Endian, at: usize, mut visit: impl FnMut(Entry<'a>) -> ControlFlow<()>) {
+pub(super) fn walk<'a>(
+    tiff: &'a [u8],
+    endian: Endian,
+    at: usize,
+    mut visit: impl FnMut(Entry<'a>) -> ControlFlow<()>,
+) -> Seen {
+    let mut seen = Seen::All;
     let mut step = |index: usize, outside_bytes: &mut usize| -> Option<ControlFlow<()>> {
         let entry: &'a [u8] = tiff.get(at.checked_add(2 + index * 12)?..)?.get(..12)?;
         let (tag, kind) = (endian.u16(entry, 0)?, endian.u16(entry, 2)?);
-        let Some(unit_bytes) = unit_bytes(kind) else { return Some(ControlFlow::Continue(())) };
+        let Some(unit_bytes) = unit_bytes(kind) else {
+            seen = Seen::Some;
+            return Some(ControlFlow::Continue(()));
+        };
         let size = (endian.u32(entry, 4)? as usize).saturating_mul(unit_bytes);
         let value = if size > 4 {
             *outside_bytes = outside_bytes.saturating_add(size);
             if *outside_bytes > tiff.len() {
+                seen = Seen::Some;
                 return Some(ControlFlow::Continue(()));
             }
             let offset = endian.u32(entry, 8)? as usize;
@@ -49,9 +67,10 @@ pub(super) fn walk<'a>(tiff: &'a [u8], endian: Endian, at: usize, mut visit: imp
     for index in 0..usize::from(count) {
         match step(index, &mut outside_bytes) {
             Some(ControlFlow::Continue(())) => {}
-            Some(ControlFlow::Break(())) | None => return,
+            Some(ControlFlow::Break(())) | None => return Seen::Some,
         }
     }
+    seen
 }
 
 /// Bytes of one value of a type; `None` for types that the reference passes over.

@@ -59,16 +59,9 @@ fn undo_lzw(mut data: &[u8], mut out: &mut [u8]) -> Option<()> {
 
 fn undo_deflate(data: &[u8], out: &mut [u8]) -> Option<()> {
     let mut decoder = Decompress::new(true);
-    loop {
-        let (taken, done) = (decoder.total_in(), decoder.total_out());
-        if done == out.len() as u64 {
-            return Some(());
-        }
-        decoder.decompress(&data[taken as usize..], &mut out[done as usize..], FlushDecompress::None).ok()?;
-        if (decoder.total_in(), decoder.total_out()) == (taken, done) {
-            return None;
-        }
-    }
+    // In one go, so that nothing is looked at beyond what fills the output.
+    decoder.decompress(data, out, FlushDecompress::Finish).ok()?;
+    (decoder.total_out() == out.len() as u64).then_some(())
 }
 
 fn undo_pack_bits(mut data: &[u8], mut out: &mut [u8]) -> Option<()> {
@@ -77,12 +70,10 @@ fn undo_pack_bits(mut data: &[u8], mut out: &mut [u8]) -> Option<()> {
         data = rest;
         let count = match head {
             0..128 => {
-                // A literal may be longer than what is wanted, but not than what there is.
-                let count = usize::from(head) + 1;
-                let literal = data.get(..count)?;
+                // Of a literal that is too long, what is wanted counts, and has to be there.
+                let count = (usize::from(head) + 1).min(out.len());
+                out[..count].copy_from_slice(data.get(..count)?);
                 data = &data[count..];
-                let count = count.min(out.len());
-                out[..count].copy_from_slice(&literal[..count]);
                 count
             }
             128 => 0,

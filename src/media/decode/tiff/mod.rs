@@ -98,7 +98,7 @@ pub(super) fn probe(bytes: &[u8]) -> Result<Option<Found>, DecodeError> {
         // The reference reads planes as bytes, and 16-bit ones only where they are compressed.
         && (planes == 1 || !tiled && (bits_per_sample == 8 || bits_per_sample == 16 && compressed))
         && (planes == 1 || matches!(kind, Kind::Rgb(pixels::Alpha::None | pixels::Alpha::Straight) | Kind::Cmyk) && layout.extra.is_empty())
-        && !(compressed && (tags.fill_order != 1 || tags.photometric() == 6))
+        && !(compressed && (tags.is_damaged || tags.fill_order != 1 || tags.photometric() == 6))
         && (predictor == 1 || predictor == 2 && matches!(bits_per_sample, 8 | 16))
         && !(tags.planar && planes == 1 && bits_per_sample != 8 && !compressed);
     let chunks_across = width.div_ceil(chunk.width) as usize;

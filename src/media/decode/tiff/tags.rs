@@ -14,7 +14,7 @@ pub(super) struct Tags<'a> {
     pub(super) width: Option<u32>,
     pub(super) height: Option<u32>,
     pub(super) compression: u32,
-    photometric: u32,
+    photometric: Option<u32>,
     pub(super) fill_order: u32,
     pub(super) planar: bool,
     pub(super) rows_per_strip: Option<u32>,
@@ -33,6 +33,8 @@ pub(super) struct Tags<'a> {
     tile_lengths: Option<Vec<u32>>,
     /// A tag has a type or number of values of which the reference makes something of its own.
     pub(super) is_odd: bool,
+    /// Entries that the reference passes over, and libtiff, which it asks for compressed files, may stumble on.
+    pub(super) is_damaged: bool,
 }
 
 /// Bits and meaning of the samples of a pixel.
@@ -49,7 +51,7 @@ impl<'a> Tags<'a> {
             width: None,
             height: None,
             compression: 1,
-            photometric: 0,
+            photometric: None,
             fill_order: 1,
             planar: false,
             rows_per_strip: None,
@@ -67,15 +69,25 @@ impl<'a> Tags<'a> {
             tile_offsets: None,
             tile_lengths: None,
             is_odd: false,
+            is_damaged: false,
         };
         let mut seen = std::collections::HashSet::new();
-        ifd::walk(bytes, endian, at, |entry| {
+        let all = ifd::walk(bytes, endian, at, |entry| {
             // The first of a kind counts.
             if seen.insert(entry.tag) {
                 tags.take(entry, endian);
             }
             ControlFlow::Continue(())
         });
+        let next_directory = endian.u16(bytes, at).and_then(|count| endian.u32(bytes, at + 2 + usize::from(count) * 12));
+        let per_sample = |list: &Option<Vec<u32>>| {
+            list.as_ref().is_none_or(|list| list.len() == tags.samples.unwrap_or(1) as usize)
+        };
+        tags.is_damaged |= all == ifd::Seen::Some
+            || next_directory.is_none()
+            || tags.photometric.is_none()
+            || !per_sample(&tags.bits)
+            || !per_sample(&tags.sample_format);
         tags
     }
 
@@ -116,11 +128,14 @@ impl<'a> Tags<'a> {
             256 => self.width = Some(value),
             257 => self.height = Some(value),
             259 => self.compression = value,
-            262 => self.photometric = value,
+            262 => self.photometric = Some(value),
             266 => self.fill_order = value,
             277 => self.samples = Some(value),
             278 => self.rows_per_strip = Some(value),
-            284 => self.planar = value == 2,
+            284 => {
+                self.planar = value == 2;
+                self.is_damaged |= !matches!(value, 1 | 2);
+            }
             317 => self.predictor = value,
             322 => self.tile_width = Some(value),
             323 => self.tile_height = Some(value),
@@ -130,7 +145,7 @@ impl<'a> Tags<'a> {
 
     /// What the samples mean. Old JPEG has YCbCr, whatever it says.
     pub(super) fn photometric(&self) -> u32 {
-        if self.compression == 6 { 6 } else { self.photometric }
+        if self.compression == 6 { 6 } else { self.photometric.unwrap_or(0) }
     }
 
     pub(super) fn is_tiled(&self) -> bool {
