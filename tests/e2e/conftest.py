@@ -4,10 +4,13 @@ import signal
 
 import pytest
 
+import harness
 from harness import GATEWAY, FileServer, Gateway, Vllm, nixl_lib_dir
 
 
 def pytest_configure(config):
+    if capture := config.pluginmanager.getplugin("capturemanager"):
+        harness.uncaptured = capture.global_and_fixture_disabled
     # Whoever ends the test run with SIGTERM gets the teardown, and no vLLM is left behind.
     signal.signal(signal.SIGTERM, lambda *_: pytest.exit("ended by SIGTERM", returncode=143))
 

@@ -94,7 +94,8 @@ def options(rng: random.Random, name: str, mode: str, image: Image.Image) -> dic
             info = PngImagePlugin.PngInfo()
             info.add_text("Comment", "words " * rng.randint(1, 50), zip=rng.random() < 0.5)
             if rng.random() < 0.5:
-                info.add_itxt("XML:com.adobe.xmp", f'<x tiff:Orientation="{rng.randint(0, 9)}"/>', zip=rng.random() < 0.5)
+                xmp = f'<x tiff:Orientation="{rng.randint(0, 9)}"/>'
+                info.add_itxt("XML:com.adobe.xmp", xmp, zip=rng.random() < 0.5)
             chosen["pnginfo"] = info
     if name == "WEBP":
         chosen["lossless"] = rng.random() < 0.4
@@ -110,7 +111,8 @@ def options(rng: random.Random, name: str, mode: str, image: Image.Image) -> dic
         chosen["duration"] = 40
     if name == "TIFF":
         chosen["compression"] = rng.choice([None, None, "tiff_lzw", "tiff_adobe_deflate", "packbits"])
-        if chosen["compression"] in ("tiff_lzw", "tiff_adobe_deflate") and mode in ("L", "RGB", "RGBA") and rng.random() < 0.5:
+        predicts = chosen["compression"] in ("tiff_lzw", "tiff_adobe_deflate") and mode in ("L", "RGB", "RGBA")
+        if predicts and rng.random() < 0.5:
             chosen["tiffinfo"] = {317: 2}
     if name == "ICO":
         chosen["bitmap_format"] = rng.choice(["bmp", "png"])
