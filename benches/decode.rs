@@ -84,10 +84,10 @@ fn bare_jpeg(bytes: &[u8], header: &Header, out: &mut [u8]) {
     };
     // SAFETY: pointers and lengths are those of slices; the output has room for height rows of the pitch.
     unsafe {
-        let handle = tj3Init(TJINIT_TJINIT_DECOMPRESS as i32);
+        let handle = tj3Init(TJINIT_TJINIT_DECOMPRESS as _);
         assert_eq!(tj3DecompressHeader(handle, bytes.as_ptr(), bytes.len() as _), 0);
         let pitch = header.width() as i32 * 3;
-        tj3Decompress8(handle, bytes.as_ptr(), bytes.len() as _, out.as_mut_ptr(), pitch, TJPF_TJPF_RGB as i32);
+        tj3Decompress8(handle, bytes.as_ptr(), bytes.len() as _, out.as_mut_ptr(), pitch, TJPF_TJPF_RGB);
         tj3Destroy(handle);
     }
 }
