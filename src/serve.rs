@@ -21,7 +21,7 @@ use crate::{
     worker::{
         Registry, WorkerClient,
         attach::Identity,
-        monitor::{Monitor, Transfers},
+        monitor::{Monitor, Probe, Transfers},
     },
 };
 
@@ -57,7 +57,7 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
     let mut loader = None;
     let mut transfers = None;
     if args.frontend_decoding {
-        let bytes = args.arena_bytes();
+        let bytes = args.arena_bytes() + Probe::ARENA_BYTES;
         // Faulting gigabytes in takes a while.
         let arena = tokio::task::spawn_blocking(move || Arena::new(bytes)).await??;
         loader = Some(MediaLoader::new(args.media.config(), arena.clone())?);
@@ -142,6 +142,7 @@ async fn set_up_transfers(args: &ServeArgs, arena: Arc<Arena>) -> Result<Option<
     };
     let identity = Identity::new(secret.as_deref().map(str::as_bytes));
     let landings = Arc::new(Landings::default());
+    let probe = Probe::new(&arena).ok_or("the arena has no room for a probe")?;
     let (dir, name) = (args.nixl_lib_dir.clone(), format!("mediagate-gateway-{}", identity.incarnation));
     let started = {
         let (landings, arena) = (landings.clone(), arena.clone());
@@ -157,7 +158,7 @@ async fn set_up_transfers(args: &ServeArgs, arena: Arc<Arena>) -> Result<Option<
         Ok((library, agent)) => {
             tracing::info!(library = %library.path().display(), arena_bytes = arena.bytes(), "NIXL is up");
             let want_bytes = args.landing_bytes.as_u64();
-            Ok(Some(Transfers { agent, landings, arena, identity, want_bytes }))
+            Ok(Some(Transfers { agent, landings, probe, identity, want_bytes }))
         }
         Err(error) => {
             tracing::warn!("NIXL is not available, so pixels go inline over HTTP: {error}");

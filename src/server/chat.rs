@@ -164,6 +164,8 @@ async fn send(
                     if let Some((ids, belief)) = not_known.filter(|_| answer.status.is_success()) {
                         crate::observe::transfer("uuid_miss");
                         belief.was_wrong(&ids);
+                        // That they were not there is past: they were processed just now.
+                        chat.teach(&belief);
                     }
                     return Ok((answer, worker.clone(), in_flight));
                 }

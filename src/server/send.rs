@@ -118,6 +118,17 @@ pub struct LoadedChat<'a> {
     pub media: &'a [Media],
 }
 
+impl LoadedChat<'_> {
+    /// A worker has answered: it holds these pictures now.
+    pub fn teach(&self, belief: &Belief) {
+        for media in self.media {
+            if let Media::Picture(picture) = media {
+                belief.learn(&picture.name);
+            }
+        }
+    }
+}
+
 type Push = BoxFuture<'static, Result<PushReport, PushError>>;
 
 /// Sends a request to a worker, its pictures by `way`.
@@ -171,11 +182,7 @@ pub async fn attempt(app: &App, worker: &Arc<Worker>, headers: HeaderMap, chat: 
             if !known.is_empty() {
                 belief.was_right();
             }
-            for media in chat.media {
-                if let Media::Picture(picture) = media {
-                    belief.learn(&picture.name);
-                }
-            }
+            chat.teach(&belief);
         }
     }
     if status.is_informational() {
@@ -249,13 +256,14 @@ impl Plan {
                 continue;
             };
             let id = picture.name.media_id;
+            // First, since another request may have taught us better since this picture's first part was looked at.
+            if plan.references.contains_key(&id) {
+                plan.transfers.push("push");
+                continue;
+            }
             if plan.known.contains(&id) || belief.is_some_and(|belief| belief.holds(&id)) {
                 plan.known.push(id);
                 plan.transfers.push("uuid");
-                continue;
-            }
-            if plan.references.contains_key(&id) {
-                plan.transfers.push("push");
                 continue;
             }
             let Some(landing) = &landing else {

@@ -15,7 +15,7 @@ use super::{
     registry::Worker,
 };
 use crate::{
-    memory::{Arena, SLOT_ALIGNMENT_BYTES},
+    memory::{Arena, SLOT_ALIGNMENT_BYTES, Slot},
     observe,
     transfer::{Landing, Landings, NixlAgent, agent::PushRequest},
 };
@@ -39,7 +39,7 @@ const VOID_BATCH: usize = 1024;
 pub struct Transfers {
     pub agent: NixlAgent,
     pub landings: Arc<Landings>,
-    pub arena: Arc<Arena>,
+    pub probe: Probe,
     pub identity: Identity,
     /// Landing memory to ask each worker for.
     pub want_bytes: u64,
@@ -133,14 +133,23 @@ impl Monitor {
 
     async fn attach(&self, transfers: &Transfers) -> Result<Attachment, AttachError> {
         let worker = &self.worker;
-        let Transfers { agent, landings, arena, identity, want_bytes } = transfers;
+        let Transfers { agent, landings, probe, identity, want_bytes } = transfers;
         let Attached { grant, lease, facts } =
             attach::attach(worker, &self.client, identity, agent, *want_bytes).await?;
         let renewed = Instant::now();
         let (landing, orphans) = Landing::open(grant, agent.clone());
         landings.add(&landing);
-        let speed = probe_connection(&landing, arena).await;
+        let Some(speed) = probe.connection(&landing).await else {
+            landing.close();
+            // Its range should not have to wait for the lease to end.
+            if let Err(error) = attach::detach(worker, &self.client, landing.grant()).await {
+                tracing::debug!(worker = %worker.label, %error, "detach failed");
+            }
+            return Err(AttachError::Protocol("the first transfer did not arrive".into()));
+        };
         worker.set_models(facts.models.clone());
+        worker.set_landing(Some(landing.clone()), Some(Belief::new(&facts.processor_cache)));
+        observe::worker_push_speed(&worker.label, speed);
         tracing::info!(
             worker = %worker.label,
             engine = %facts.engine.name,
@@ -149,16 +158,9 @@ impl Monitor {
             processor_cache = %facts.processor_cache.kind,
             processor_cache_bytes = facts.processor_cache.bytes,
             api_processes = facts.api_processes,
-            mib_per_second = speed.map(|bytes_per_second| bytes_per_second >> 20),
+            mib_per_second = speed >> 20,
             "attached"
         );
-        if let Some(speed) = speed {
-            observe::worker_push_speed(&worker.label, speed);
-        } else {
-            landing.close();
-            return Err(AttachError::Protocol("the first transfer did not arrive".into()));
-        }
-        worker.set_landing(Some(landing.clone()), Some(Belief::new(&facts.processor_cache)));
         Ok(Attachment { landing, orphans, lease, renewed, seq: 0 })
     }
 
@@ -218,22 +220,43 @@ async fn next_orphan(attachment: &mut Option<Attachment>) -> Option<u64> {
     }
 }
 
-/// Pays for connection set-up and measures the lane: bytes per second of the second of two WRITEs.
-async fn probe_connection(landing: &Arc<Landing>, arena: &Arc<Arena>) -> Option<u64> {
-    let grant = landing.grant();
-    let mut speed = None;
-    for bytes in [SLOT_ALIGNMENT_BYTES, PROBE_BYTES.min(grant.bytes as usize)] {
-        let source = arena.allocate(bytes)?.freeze();
-        let request = PushRequest {
-            source,
-            peer: grant.peer.clone(),
-            address: grant.address,
-            note: format!("W {}", grant.id),
-            deadline: Instant::now() + PROBE_TIMEOUT,
-            hold: Box::new(()),
-        };
-        let report = landing.agent().push(request).await.ok()?;
-        speed = Some((report.bytes as f64 / report.took.as_secs_f64().max(1e-9)) as u64);
+/// What is written on attach: parts of the arena that are taken at start, since pictures may fill all the rest of it.
+#[derive(Clone)]
+pub struct Probe {
+    /// Pays for connection set-up.
+    first: Slot,
+    /// Measures the lane.
+    measured: Slot,
+}
+
+impl Probe {
+    /// Bytes of the arena that probes take for good.
+    pub const ARENA_BYTES: usize = SLOT_ALIGNMENT_BYTES + PROBE_BYTES;
+
+    /// `None` if the arena has no room.
+    pub fn new(arena: &Arc<Arena>) -> Option<Self> {
+        let first = arena.allocate(SLOT_ALIGNMENT_BYTES)?.freeze();
+        let measured = arena.allocate(PROBE_BYTES)?.freeze();
+        Some(Probe { first, measured })
     }
-    speed
+
+    /// Bytes per second of the second of two WRITEs; `None` if one did not arrive.
+    async fn connection(&self, landing: &Landing) -> Option<u64> {
+        let grant = landing.grant();
+        let measured = if grant.bytes < PROBE_BYTES as u64 { &self.first } else { &self.measured };
+        let mut speed = None;
+        for source in [&self.first, measured] {
+            let request = PushRequest {
+                source: source.clone(),
+                peer: grant.peer.clone(),
+                address: grant.address,
+                note: format!("W {}", grant.id),
+                deadline: Instant::now() + PROBE_TIMEOUT,
+                hold: Box::new(()),
+            };
+            let report = landing.agent().push(request).await.ok()?;
+            speed = Some((report.bytes as f64 / report.took.as_secs_f64().max(1e-9)) as u64);
+        }
+        speed
+    }
 }
