@@ -200,28 +200,24 @@ async fn a_refused_body_leaves_the_connection_in_order() {
     assert_well(&gateway).await;
 }
 
+/// As uvicorn does, the gateway may take the end of what a client sends for the client's leaving.
 #[tokio::test]
 async fn a_client_that_half_closes_is_answered_or_let_go_and_nothing_is_left_behind() {
-    let worker = FakeWorker::by_hand().await;
+    let worker = FakeWorker::start().await;
     let gateway = Gateway::passthrough(&worker.url(), &[]).await;
     let mut client = gateway.raw().await;
     client.post("/v1/chat/completions", "", &bodies::plain()).await;
     client.half_close().await;
-    let mut exchange = worker.next().await;
-    let _ = exchange.try_write(worker::ok_json("{}")).await;
-    drop(exchange);
     let said = client.rest().await;
     assert!(said.is_empty() || said.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&said));
     let mut broken = gateway.raw().await;
     broken.send("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{\"half").await;
     broken.half_close().await;
     broken.rest().await;
-    let mut next = gateway.raw().await;
-    next.post("/v1/chat/completions", "", "{\"next\":1}").await;
-    let mut exchange = worker.next().await;
-    assert_eq!(exchange.request.body, b"{\"next\":1}", "the broken one reached nobody");
-    exchange.write(worker::ok_json("{}")).await;
-    assert_eq!(next.answer().await.status(), 200);
+    assert_well(&gateway).await;
+    for request in worker.seen() {
+        assert_eq!(request.body, bodies::plain().as_bytes(), "the broken one reached nobody");
+    }
 }
 
 #[tokio::test]

@@ -10,6 +10,9 @@ use super::support::{
     standin::{Sight, Standin, sights},
 };
 
+/// A worker that keeps no processed images: what it says is what it saw this time, and every picture is pushed.
+const FORGETFUL: &[&str] = &["--cache-bytes", "0"];
+
 /// A picture as a data: URI, and its pixels.
 fn picture(seed: u32, width: u32, height: u32) -> (String, Pixels) {
     let (file, pixels) = pictures::png(seed, width, height);
@@ -37,7 +40,7 @@ async fn all_slots_come_back(gateway: &Gateway) {
 
 #[tokio::test]
 async fn each_picture_is_pushed_and_seen_as_inspect_sees_it() {
-    let Some(worker) = Standin::start(&[]).await else { return };
+    let Some(worker) = Standin::start(FORGETFUL).await else { return };
     let gateway = Gateway::pushing(&worker, &[]).await;
     for name in ["baseline_420.jpg", "exif_6.jpg", "rgba.png", "lossy.webp"] {
         let path = format!("{}/tests/data/images/{name}", env!("CARGO_MANIFEST_DIR"));
@@ -65,7 +68,7 @@ async fn each_picture_is_pushed_and_seen_as_inspect_sees_it() {
 
 #[tokio::test]
 async fn large_pictures_go_in_pieces() {
-    let Some(worker) = Standin::start(&[]).await else { return };
+    let Some(worker) = Standin::start(FORGETFUL).await else { return };
     let gateway = Gateway::pushing(&worker, &[]).await;
     // Above four mebibytes, not a multiple of anything.
     let (uri, pixels) = picture(1, 1531, 1021);
@@ -75,7 +78,7 @@ async fn large_pictures_go_in_pieces() {
 
 #[tokio::test]
 async fn one_picture_named_twice_is_one_push_with_two_uses() {
-    let Some(worker) = Standin::start(&[]).await else { return };
+    let Some(worker) = Standin::start(FORGETFUL).await else { return };
     let gateway = Gateway::pushing(&worker, &[]).await;
     let ((one, one_pixels), (two, two_pixels)) = (picture(1, 40, 30), picture(2, 30, 40));
     let before = gateway.metric("mediagate_pushed_bytes_total", "").await;
@@ -88,7 +91,7 @@ async fn one_picture_named_twice_is_one_push_with_two_uses() {
 
 #[tokio::test]
 async fn streamed_answers_come_through() {
-    let Some(worker) = Standin::start(&[]).await else { return };
+    let Some(worker) = Standin::start(FORGETFUL).await else { return };
     let gateway = Gateway::pushing(&worker, &[]).await;
     let (uri, pixels) = picture(1, 40, 30);
     let mut body: Value = serde_json::from_str(&bodies::with_images([uri.as_str()])).unwrap();
@@ -106,7 +109,7 @@ async fn streamed_answers_come_through() {
 
 #[tokio::test]
 async fn many_at_once_each_see_their_own_picture() {
-    let Some(worker) = Standin::start(&[]).await else { return };
+    let Some(worker) = Standin::start(FORGETFUL).await else { return };
     let gateway = Gateway::pushing(&worker, &[]).await;
     let pictures: Vec<_> = (0..64).map(|seed| picture(seed, 100 + seed, 200 - seed)).collect();
     let requests = pictures.iter().map(|(uri, pixels)| {
@@ -120,7 +123,9 @@ async fn many_at_once_each_see_their_own_picture() {
 
 #[tokio::test]
 async fn where_landing_memory_is_scarce_pictures_wait_or_go_inline_and_none_is_lost() {
-    let Some(worker) = Standin::start(&["--landing-bytes", "1048576", "--grant-bytes", "1048576"]).await else {
+    let Some(worker) =
+        Standin::start(&["--cache-bytes", "0", "--landing-bytes", "1048576", "--grant-bytes", "1048576"]).await
+    else {
         return;
     };
     let gateway = Gateway::pushing(&worker, &[]).await;
@@ -145,7 +150,7 @@ async fn where_landing_memory_is_scarce_pictures_wait_or_go_inline_and_none_is_l
 
 #[tokio::test]
 async fn a_worker_that_was_killed_is_pushed_to_again_when_it_is_back() {
-    let Some(mut worker) = Standin::start(&[]).await else { return };
+    let Some(mut worker) = Standin::start(FORGETFUL).await else { return };
     let gateway = Gateway::pushing(&worker, &[]).await;
     let (uri, pixels) = picture(1, 300, 300);
     assert_eq!(see(&gateway, &[&uri]).await, [pushed(&pixels)]);
@@ -170,26 +175,35 @@ async fn a_worker_that_was_killed_is_pushed_to_again_when_it_is_back() {
 
 #[tokio::test]
 async fn a_worker_that_is_killed_under_load_harms_only_the_requests_on_it() {
+    // With a cache, so that some pictures go by uuid alone to a worker that has just forgotten them.
     let Some(mut worker) = Standin::start(&[]).await else { return };
     let gateway = Gateway::pushing(&worker, &[]).await;
-    let pictures: Vec<_> = (0..8).map(|seed| picture(seed, 500, 400 + seed)).collect();
     let (killed, _) = tokio::sync::watch::channel(false);
-    let clients = pictures.iter().map(|(uri, pixels)| {
+    let clients = (0..8_u32).map(|client| {
         let (gateway, mut killed) = (&gateway, killed.subscribe());
         async move {
-            let mut pushed_since = 0;
-            // Until each has pushed after the crash.
-            while pushed_since < 3 {
-                let (status, answer) = gateway.chat(bodies::with_images([uri.as_str()])).await;
-                if status == 200 {
-                    let seen = &sights(&answer)[0];
-                    assert_eq!(seen.pixels, *pixels);
-                    if *killed.borrow_and_update() && seen.transfer == "push" {
-                        pushed_since += 1;
-                    }
-                } else {
+            let (mut good_since, mut broken) = (0, 0);
+            for round in 0.. {
+                // Each picture three times.
+                let (uri, pixels) = picture(client * 1000 + round / 3, 300, 200 + client);
+                let request = gateway.request(bodies::with_images([uri.as_str()]));
+                let Some((status, answer)) = gateway::answer_unless_broken(request).await else {
+                    broken += 1;
+                    assert_eq!(broken, 1, "only the answer that was on its way when the worker died");
+                    continue;
+                };
+                if status != 200 {
                     assert!([502, 503].contains(&status), "{status}: {answer}");
                     tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+                    continue;
+                }
+                let seen = &sights(&answer)[0];
+                assert_eq!(seen.pixels, pixels);
+                if *killed.borrow_and_update() && seen.transfer != "original" {
+                    good_since += 1;
+                }
+                if good_since == 6 {
+                    return;
                 }
             }
         }
@@ -202,13 +216,57 @@ async fn a_worker_that_is_killed_under_load_harms_only_the_requests_on_it() {
         worker.restart().await;
         killed.send(true).unwrap();
     };
-    soon("everybody to push again", async { tokio::join!(futures_util::future::join_all(clients), crash) }).await;
+    soon("everybody to be served as before", async { tokio::join!(futures_util::future::join_all(clients), crash) })
+        .await;
+    all_slots_come_back(&gateway).await;
+}
+
+#[tokio::test]
+async fn a_gateway_whose_arena_is_full_of_pictures_attaches_all_the_same() {
+    let Some(mut worker) = Standin::start(FORGETFUL).await else { return };
+    let gateway = Gateway::pushing(&worker, &["--arena-bytes", "2MiB", "--media-max-pixels", "100000"]).await;
+    for seed in 0..12 {
+        let (uri, pixels) = picture(seed, 300, 300);
+        assert_eq!(see(&gateway, &[&uri]).await, [pushed(&pixels)]);
+    }
+    worker.restart().await;
+    gateway.log.wait_for_another(" attached ", 1).await;
+    let (uri, pixels) = picture(11, 300, 300);
+    assert_eq!(see(&gateway, &[&uri]).await, [pushed(&pixels)]);
+}
+
+#[tokio::test]
+async fn a_picture_that_the_worker_holds_goes_by_uuid_alone() {
+    let Some(worker) = Standin::start(&[]).await else { return };
+    let gateway = Gateway::pushing(&worker, &[]).await;
+    let ((one, one_pixels), (two, two_pixels)) = (picture(1, 40, 30), picture(2, 30, 40));
+    let known = |pixels: &Pixels| Sight { pixels: pixels.clone(), transfer: "uuid".into() };
+    assert_eq!(see(&gateway, &[&one]).await, [pushed(&one_pixels)]);
+    assert_eq!(see(&gateway, &[&one]).await, [known(&one_pixels)]);
+    let seen = see(&gateway, &[&one, &two, &one]).await;
+    assert_eq!(seen, [known(&one_pixels), pushed(&two_pixels), known(&one_pixels)]);
+    all_slots_come_back(&gateway).await;
+}
+
+#[tokio::test]
+async fn what_the_worker_has_forgotten_is_sent_again_unseen_by_the_client() {
+    let Some(worker) = Standin::start(&["--cache-items", "1"]).await else { return };
+    let gateway = Gateway::pushing(&worker, &[]).await;
+    let pictures = [picture(1, 40, 30), picture(2, 30, 40)];
+    for (uri, pixels) in pictures.iter().cycle().take(30) {
+        assert_eq!(see(&gateway, &[uri]).await[0].pixels, *pixels);
+    }
+    // A belief that is mostly wrong is given up.
+    let misses = gateway.metric("mediagate_transfers_total", "outcome=\"uuid_miss\"").await;
+    assert!((1.0..28.0).contains(&misses), "{misses}");
     all_slots_come_back(&gateway).await;
 }
 
 #[tokio::test]
 async fn a_gateway_that_comes_anew_attaches_anew() {
-    let Some(worker) = Standin::start(&["--landing-bytes", "2097152", "--grant-bytes", "1048576"]).await else {
+    let Some(worker) =
+        Standin::start(&["--cache-bytes", "0", "--landing-bytes", "2097152", "--grant-bytes", "1048576"]).await
+    else {
         return;
     };
     let (uri, pixels) = picture(1, 300, 300);
@@ -227,7 +285,7 @@ async fn a_gateway_that_comes_anew_attaches_anew() {
 
 #[tokio::test]
 async fn two_gateways_push_to_one_worker_side_by_side() {
-    let Some(worker) = Standin::start(&[]).await else { return };
+    let Some(worker) = Standin::start(FORGETFUL).await else { return };
     let gateways = [Gateway::pushing(&worker, &[]).await, Gateway::pushing(&worker, &[]).await];
     let pictures: Vec<_> = (0..16).map(|seed| picture(seed, 200, 100 + seed)).collect();
     let requests = pictures.iter().zip(gateways.iter().cycle()).map(|((uri, pixels), gateway)| async move {
@@ -245,7 +303,7 @@ async fn with_a_wrong_attach_key_the_same_pixels_go_inline() {
     std::fs::write(ours.path(), "a secret of sixteen bytes at least").unwrap();
     std::fs::write(theirs.path(), "another secret, just as long as that").unwrap();
     let [ours, theirs] = [&ours, &theirs].map(|file| file.path().to_str().unwrap().to_owned());
-    let Some(worker) = Standin::start(&["--attach-key-file", &theirs]).await else { return };
+    let Some(worker) = Standin::start(&["--cache-bytes", "0", "--attach-key-file", &theirs]).await else { return };
     let (uri, pixels) = picture(1, 40, 30);
     for flags in [&["--attach-key-file", &ours][..], &[]] {
         let gateway = Gateway::with_nixl(&worker, flags).await;
@@ -259,7 +317,7 @@ async fn with_a_wrong_attach_key_the_same_pixels_go_inline() {
 
 #[tokio::test]
 async fn a_worker_without_the_plugin_gets_the_same_pixels_inline() {
-    let Some(worker) = Standin::start(&["--no-nixl"]).await else { return };
+    let Some(worker) = Standin::start(&["--no-nixl", "--cache-bytes", "0"]).await else { return };
     let gateway = Gateway::with_nixl(&worker, &[]).await;
     gateway.log.wait_for("no mediagate plugin").await;
     let (uri, pixels) = picture(1, 40, 30);
@@ -268,7 +326,7 @@ async fn a_worker_without_the_plugin_gets_the_same_pixels_inline() {
 
 #[tokio::test]
 async fn a_client_that_leaves_gives_its_slots_back() {
-    let Some(worker) = Standin::start(&[]).await else { return };
+    let Some(worker) = Standin::start(FORGETFUL).await else { return };
     let gateway = Gateway::pushing(&worker, &[]).await;
     for seed in 0..10 {
         let (uri, _) = picture(seed, 600, 400);
@@ -287,7 +345,7 @@ async fn a_client_that_leaves_gives_its_slots_back() {
 
 #[tokio::test]
 async fn a_request_that_the_worker_refuses_gives_its_slots_back() {
-    let Some(worker) = Standin::start(&[]).await else { return };
+    let Some(worker) = Standin::start(FORGETFUL).await else { return };
     let gateway = Gateway::pushing(&worker, &[]).await;
     let (uri, _) = picture(1, 40, 30);
     let mut body: Value = serde_json::from_str(&bodies::with_images([uri.as_str()])).unwrap();
@@ -299,7 +357,7 @@ async fn a_request_that_the_worker_refuses_gives_its_slots_back() {
 
 #[tokio::test]
 async fn a_worker_that_dies_for_a_moment_is_looked_after_without_an_operator() {
-    let Some(mut worker) = Standin::start(&["--lease-seconds", "1"]).await else { return };
+    let Some(mut worker) = Standin::start(&["--cache-bytes", "0", "--lease-seconds", "1"]).await else { return };
     let gateway = Gateway::pushing(&worker, &[]).await;
     for life in 1..3 {
         worker.restart().await;

@@ -18,5 +18,6 @@ mod keys;
 mod landing;
 mod life_cycle;
 mod passthrough;
+mod pushed_requests;
 mod refusals;
 mod routes;

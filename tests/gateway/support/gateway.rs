@@ -158,11 +158,16 @@ pub fn command() -> Command {
 
 /// Status and JSON of an answer.
 pub async fn answer(request: reqwest::RequestBuilder) -> (u16, serde_json::Value) {
+    answer_unless_broken(request).await.expect("a whole answer")
+}
+
+/// As [`answer`]; `None` if the body breaks off.
+pub async fn answer_unless_broken(request: reqwest::RequestBuilder) -> Option<(u16, serde_json::Value)> {
     let response = soon("an answer", request.send()).await.unwrap();
     let status = response.status().as_u16();
-    let body = soon("a body", response.bytes()).await.unwrap();
+    let body = soon("a body", response.bytes()).await.ok()?;
     let body = serde_json::from_slice(&body).unwrap_or_else(|_| panic!("{status}: no JSON: {body:?}"));
-    (status, body)
+    Some((status, body))
 }
 
 /// Lines that a process writes.

@@ -31,12 +31,17 @@ impl Standin {
     /// Starts one with these flags; `None`, with a word of why, where there is no Python for it.
     pub async fn start(flags: &[&str]) -> Option<Self> {
         let flags = flags.iter().map(|flag| flag.to_string()).collect();
-        Some(Self::spawn("127.0.0.1:0", flags, python()?).await)
+        let standin = Self::spawn("127.0.0.1:0", flags, python()?).await;
+        if !standin.flags.iter().any(|flag| flag == "--no-nixl") {
+            standin.log.wait_for("of landing memory up").await;
+        }
+        Some(standin)
     }
 
     async fn spawn(listen: &str, flags: Vec<String>, python: &Python) -> Self {
         let mut command = Command::new(&python.program);
-        command.args(["-m", "mediagate_vllm.standin", "--listen", listen]).args(&flags);
+        // A little memory is there sooner; flags that are given go before.
+        command.args(["-m", "mediagate_vllm.standin", "--listen", listen, "--landing-bytes", "67108864"]).args(&flags);
         command.env("PYTHONPATH", repository().join("python"));
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let log = Log::read(child.stderr.take().unwrap());
@@ -84,9 +89,14 @@ impl Gateway {
 
     /// As [`Self::pushing`], but for the attachment.
     pub async fn with_nixl(worker: &Standin, flags: &[&str]) -> Self {
+        Self::with_nixl_at(&worker.url(), flags).await
+    }
+
+    /// As [`Self::with_nixl`], with a worker of any kind.
+    pub async fn with_nixl_at(worker: &str, flags: &[&str]) -> Self {
         let python = python().expect("the stand-in runs");
         let libraries = nixl_libraries(&python.prefix).expect("NIXL beside the Python package");
-        let own = ["--worker", &worker.url(), "--frontend-decoding", "--nixl-lib-dir", libraries.to_str().unwrap()];
+        let own = ["--worker", worker, "--frontend-decoding", "--nixl-lib-dir", libraries.to_str().unwrap()];
         Self::start(&[&own[..], flags].concat(), &[]).await.ready().await
     }
 }

@@ -17,9 +17,6 @@ use super::{
     wire::{self, Message},
 };
 
-/// What the gateway asks workers of its own accord.
-const OWN_QUESTIONS: [&str; 2] = ["/health", "/mediagate/attach/hello"];
-
 type Answering = dyn Fn(&Message) -> Vec<u8> + Send + Sync;
 
 pub struct FakeWorker {
@@ -33,6 +30,8 @@ struct Shared {
     seen: Mutex<Vec<Message>>,
     /// `None`: requests of clients are handed to the test.
     answering: Option<Box<Answering>>,
+    /// Who answers the calls of the landing protocol; `None`: nobody.
+    lander: Option<SocketAddr>,
     health: Mutex<&'static str>,
     exchanges: mpsc::UnboundedSender<Exchange>,
 }
@@ -52,29 +51,31 @@ impl FakeWorker {
 
     /// Answers every request of a client with these bytes, head and all.
     pub async fn answering(answer: impl Fn(&Message) -> Vec<u8> + Send + Sync + 'static) -> Self {
-        Self::bind("127.0.0.1:0".parse().unwrap(), Some(Box::new(answer))).await
+        Self::bind("127.0.0.1:0".parse().unwrap(), Some(Box::new(answer)), None).await
     }
 
     /// Hands every request of a client to [`Self::next`].
     pub async fn by_hand() -> Self {
-        Self::bind("127.0.0.1:0".parse().unwrap(), None).await
+        Self::bind("127.0.0.1:0".parse().unwrap(), None, None).await
     }
 
     /// As [`Self::start`], on an address that was another worker's.
     pub async fn start_at(address: SocketAddr) -> Self {
-        Self::bind(address, Some(Box::new(|_| ok_json("{}")))).await
+        Self::bind(address, Some(Box::new(|_| ok_json("{}"))), None).await
     }
 
-    async fn bind(address: SocketAddr, answering: Option<Box<Answering>>) -> Self {
+    /// Has landing memory, which is another's: gateways attach and push there, and their requests are handed to
+    /// [`Self::next`].
+    pub async fn landing_at(lander: SocketAddr) -> Self {
+        Self::bind("127.0.0.1:0".parse().unwrap(), None, Some(lander)).await
+    }
+
+    async fn bind(address: SocketAddr, answering: Option<Box<Answering>>, lander: Option<SocketAddr>) -> Self {
         let listener = TcpListener::bind(address).await.unwrap();
         let address = listener.local_addr().unwrap();
         let (exchanges, by_hand) = mpsc::unbounded_channel();
-        let shared = Arc::new(Shared {
-            seen: Mutex::default(),
-            answering,
-            health: Mutex::new("200 OK"),
-            exchanges,
-        });
+        let shared =
+            Arc::new(Shared { seen: Mutex::default(), answering, lander, health: Mutex::new("200 OK"), exchanges });
         let accepting = tokio::spawn({
             let shared = shared.clone();
             async move {
@@ -164,20 +165,30 @@ impl Exchange {
 
 async fn serve(shared: Arc<Shared>, mut stream: BufReader<TcpStream>) {
     while let Ok(Some(request)) = wire::read(&mut stream).await {
-        let answer = if OWN_QUESTIONS.contains(&request.target()) {
-            if request.target() == "/health" {
+        let answer = match request.target() {
+            // What gateways ask of their own accord.
+            "/health" => {
                 let status = *shared.health.lock().unwrap();
                 format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n").into_bytes()
-            } else {
-                b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n".to_vec()
             }
-        } else {
-            shared.seen.lock().unwrap().push(request.clone());
-            match &shared.answering {
-                Some(answer) => answer(&request),
-                None => {
-                    let _ = shared.exchanges.send(Exchange { request, stream, shared });
-                    return;
+            target
+                if target == "/mediagate/attach/hello"
+                    || (shared.lander.is_some() && target.starts_with("/mediagate/")) =>
+            {
+                match shared.lander {
+                    Some(lander) => ask(lander, &request).await,
+                    None => b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n".to_vec(),
+                }
+            }
+            _ => {
+                shared.seen.lock().unwrap().push(request.clone());
+                match &shared.answering {
+                    Some(answer) => answer(&request),
+                    None => {
+                        let exchange = Exchange { request, stream, shared: shared.clone() };
+                        let _ = shared.exchanges.send(exchange);
+                        return;
+                    }
                 }
             }
         };
@@ -185,6 +196,13 @@ async fn serve(shared: Arc<Shared>, mut stream: BufReader<TcpStream>) {
             return;
         }
     }
+}
+
+/// What another server answers to the same request.
+async fn ask(server: SocketAddr, request: &Message) -> Vec<u8> {
+    let mut stream = BufReader::new(TcpStream::connect(server).await.unwrap());
+    stream.get_mut().write_all(&request.bytes).await.unwrap();
+    wire::read(&mut stream).await.unwrap().expect("an answer").bytes
 }
 
 /// A whole answer of 200 with a JSON body.
