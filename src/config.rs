@@ -267,6 +267,51 @@ pub struct MediaArgs {
         default_value = "32"
     )]
     pub max_concurrent_per_host: usize,
+    /// What origins are told about who asks; some answer 403 to clients that do not say
+    #[arg(
+        long = "media-user-agent",
+        id = "media_user_agent",
+        env = "MEDIAGATE_MEDIA_USER_AGENT",
+        value_name = "TEXT",
+        default_value = concat!("mediagate/", env!("CARGO_PKG_VERSION"), " (image fetcher of an AI inference gateway)")
+    )]
+    pub user_agent: String,
+    /// Largest head of an origin's answer
+    #[arg(
+        long = "media-max-header-bytes",
+        id = "media_max_header_bytes",
+        env = "MEDIAGATE_MEDIA_MAX_HEADER_BYTES",
+        value_name = "BYTES",
+        default_value = "64KiB"
+    )]
+    pub max_header_bytes: ByteSize,
+    /// Names being looked up at once
+    #[arg(
+        long = "media-max-concurrent-lookups",
+        id = "media_max_concurrent_lookups",
+        env = "MEDIAGATE_MEDIA_MAX_CONCURRENT_LOOKUPS",
+        value_name = "N",
+        default_value = "64"
+    )]
+    pub max_concurrent_lookups: usize,
+    /// Connections to origins kept for the next fetch, in all
+    #[arg(
+        long = "media-max-idle-connections",
+        id = "media_max_idle_connections",
+        env = "MEDIAGATE_MEDIA_MAX_IDLE_CONNECTIONS",
+        value_name = "N",
+        default_value = "64"
+    )]
+    pub max_idle_connections: usize,
+    /// How long such a connection is kept
+    #[arg(
+        long = "media-idle-timeout-ms",
+        id = "media_idle_timeout_ms",
+        env = "MEDIAGATE_MEDIA_IDLE_TIMEOUT_MS",
+        value_name = "MS",
+        default_value = "15000"
+    )]
+    pub idle_timeout_ms: u64,
     /// PEM file with certificate authorities to trust for fetching, besides the system's (repeatable)
     #[arg(
         long = "media-ca-file",
@@ -449,7 +494,11 @@ impl MediaArgs {
                 max_concurrent: self.max_concurrent,
                 max_concurrent_per_host: self.max_concurrent_per_host,
                 ca_files: self.ca_files.clone(),
-                ..FetchConfig::default()
+                user_agent: self.user_agent.clone(),
+                max_header_bytes: usize_of(self.max_header_bytes),
+                max_concurrent_lookups: self.max_concurrent_lookups,
+                max_idle_connections: self.max_idle_connections,
+                idle_timeout: Duration::from_millis(self.idle_timeout_ms),
             },
             decode: DecodeLimits {
                 max_pixels: self.max_pixels,

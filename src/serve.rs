@@ -3,7 +3,7 @@
 use std::{error::Error, sync::Arc, time::Duration};
 
 use http::HeaderValue;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
@@ -36,6 +36,8 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
     observe::tracing::start(&args.log, args.log_format)?;
     let metrics = observe::install()?;
     listen::raise_descriptor_limit();
+    // Before anybody could learn that the gateway runs and send one.
+    let mut signals = EndSignals::new()?;
     let registry = Registry::new(&args.workers)?;
     let client = WorkerClient::new()?;
     let keys = match &args.api_key_file {
@@ -111,7 +113,7 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
     let public = tokio::spawn(listen::serve(public, routes::public(app.clone()), stop_public.clone(), patience));
     let operators = Patience { grace: DETACH_GRACE, ..patience };
     let admin = tokio::spawn(listen::serve(admin, routes::admin(app.clone()), stop_admin.clone(), operators));
-    ended().await?;
+    signals.next().await;
     tracing::info!("shutting down");
     app.leaving.cancel();
     stop_public.cancel();
@@ -164,12 +166,21 @@ async fn set_up_transfers(args: &ServeArgs, arena: Arc<Arena>) -> Result<Option<
     }
 }
 
-async fn ended() -> std::io::Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+/// SIGTERM and SIGINT, caught from the moment this is made.
+struct EndSignals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl EndSignals {
+    fn new() -> std::io::Result<Self> {
+        Ok(EndSignals { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }
-    Ok(())
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
 }

@@ -32,8 +32,9 @@ pub enum AttachError {
     /// `gone`: another incarnation, or a grant that ended.
     #[error("it does not know this grant")]
     Gone,
-    #[error("it has no landing memory to grant")]
-    NoMemory,
+    /// `late`: its lander is not up yet, or all its landing memory is granted.
+    #[error("it cannot grant landing memory now: {0}")]
+    NotNow(String),
     #[error("unexpected answer: {0}")]
     Protocol(String),
     #[error("no answer: {0}")]
@@ -268,13 +269,23 @@ async fn post(
         StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => Err(AttachError::NoPlugin),
         StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED => Err(AttachError::Denied),
         StatusCode::GONE => Err(AttachError::Gone),
-        StatusCode::SERVICE_UNAVAILABLE => Err(AttachError::NoMemory),
         _ => {
             let body = limited(response).await.unwrap_or_default();
-            let text: String = String::from_utf8_lossy(&body).chars().take(200).collect();
-            Err(AttachError::Protocol(format!("{status}: {text}")))
+            let words = words_of(&body);
+            Err(match status {
+                StatusCode::SERVICE_UNAVAILABLE => AttachError::NotNow(words),
+                _ => AttachError::Protocol(format!("{status}: {words}")),
+            })
         }
     }
+}
+
+/// What an error answer says: its message, or whatever it is, for the log.
+fn words_of(body: &[u8]) -> String {
+    let message = serde_json::from_slice::<serde_json::Value>(body)
+        .ok()
+        .and_then(|body| body["error"]["message"].as_str().map(str::to_owned));
+    message.unwrap_or_else(|| String::from_utf8_lossy(body).into_owned()).chars().take(200).collect()
 }
 
 async fn limited(mut response: Response) -> Result<Vec<u8>, AttachError> {

@@ -10,8 +10,12 @@
 
 mod support;
 
+mod cases;
 mod decoding;
+mod hostile_clients;
+mod hostile_workers;
 mod keys;
+mod landing;
 mod life_cycle;
 mod passthrough;
 mod refusals;

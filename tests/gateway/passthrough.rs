@@ -8,12 +8,15 @@ use super::support::{
 };
 
 /// Odd in every way that JSON allows, and with members that nobody knows.
-const ODD_BODY: &str = "\t{\r\n \"zeta\" : [1e400, -0.0, 1E+2, {}, [ ] ] ,\"model\":\"m\\u006fdel\", \"stream\":null,\n\"messages\":[ {\"content\":[\n{\"image_url\" : {\"detail\":\"low\",\"url\":\"https:\\/\\/example.com\\/\\u00e4.png?a=b\", \"extra\":null}, \"type\":\"image_url\"} ,{\"text\":\"\u{1f600} \\ud83d\\ude00 \\\" \",\"type\":\"text\"}], \"role\":\"user\"}]  , \"mm_processor_kwargs\":{\"a\":{\"a\":1}}}\n\n ";
+const ODD_BODY: &str = "\t{\r\n \"zeta\" : [1e400, -0.0, 1E+2, {}, [ ] ] ,\"model\":\"m\\u006fdel\", \"stream\":null,\n\"messages\":[ {\"content\":[\n{\"image_url\" : {\"detail\":\"low\",\"url\":\"http:\\/\\/127.0.0.1:9\\/\\u0061.png?a=b\", \"extra\":null}, \"type\":\"image_url\"} ,{\"text\":\"\u{1f600} \\ud83d\\ude00 \\\" \",\"type\":\"text\"}], \"role\":\"user\"}]  , \"mm_processor_kwargs\":{\"a\":{\"a\":1}}}\n\n ";
+
+/// URLs that pass are judged, too; these may.
+const ALLOWED: [&str; 4] = ["--media-allow-cidr", "127.0.0.0/8", "--media-allow-port", "9"];
 
 #[tokio::test]
 async fn a_body_without_uuids_reaches_the_worker_byte_for_byte() {
     let worker = FakeWorker::start().await;
-    let gateway = Gateway::passthrough(&worker.url(), &[]).await;
+    let gateway = Gateway::passthrough(&worker.url(), &ALLOWED).await;
     let response = gateway.request(ODD_BODY).send().await.unwrap();
     assert_eq!(response.status(), 200);
     let seen = worker.only();
@@ -25,9 +28,9 @@ async fn a_body_without_uuids_reaches_the_worker_byte_for_byte() {
 #[tokio::test]
 async fn of_a_body_only_clients_uuids_are_taken() {
     let worker = FakeWorker::start().await;
-    let gateway = Gateway::passthrough(&worker.url(), &[]).await;
-    let with = r#"{"messages":[{"role":"user","uuid":"kept: no part","content":[ {"uuid":"a", "type":"image_url","image_url":{"url":"https://h/x","uuid":"kept"}} ,{"type":"text","text":"t" , "u\u0075id" : {"x":[1,2]} }]}],"uuid":1}"#;
-    let without = r#"{"messages":[{"role":"user","uuid":"kept: no part","content":[ { "type":"image_url","image_url":{"url":"https://h/x","uuid":"kept"}} ,{"type":"text","text":"t" }]}],"uuid":1}"#;
+    let gateway = Gateway::passthrough(&worker.url(), &ALLOWED).await;
+    let with = r#"{"messages":[{"role":"user","uuid":"kept: no part","content":[ {"uuid":"a", "type":"image_url","image_url":{"url":"http://127.0.0.1:9/x","uuid":"kept"}} ,{"type":"text","text":"t" , "u\u0075id" : {"x":[1,2]} }]}],"uuid":1}"#;
+    let without = r#"{"messages":[{"role":"user","uuid":"kept: no part","content":[ { "type":"image_url","image_url":{"url":"http://127.0.0.1:9/x","uuid":"kept"}} ,{"type":"text","text":"t" }]}],"uuid":1}"#;
     assert_eq!(gateway.chat(with).await.0, 200);
     assert_eq!(String::from_utf8(worker.only().body).unwrap(), without);
 }
@@ -227,9 +230,25 @@ async fn connections_to_a_worker_are_used_again() {
 }
 
 #[tokio::test]
-async fn clients_may_speak_http_2() {
+async fn urls_that_the_policy_forbids_pass_to_no_worker() {
     let worker = FakeWorker::start().await;
     let gateway = Gateway::passthrough(&worker.url(), &[]).await;
+    for url in ["http://169.254.169.254/latest", "http://localhost/x", "http://[::1]:8000/sleep", "file:///etc/passwd"]
+    {
+        let (status, answer) = gateway.chat(bodies::with_images([url])).await;
+        assert_eq!(
+            (status, answer["error"]["param"].as_str()),
+            (400, Some("messages[0].content[0].image_url")),
+            "{url}"
+        );
+    }
+    assert!(worker.seen().is_empty());
+}
+
+#[tokio::test]
+async fn clients_may_speak_http_2() {
+    let worker = FakeWorker::start().await;
+    let gateway = Gateway::passthrough(&worker.url(), &ALLOWED).await;
     let http = reqwest::Client::builder().no_proxy().http2_prior_knowledge().build().unwrap();
     let post = http.post(gateway.url("/v1/chat/completions")).body(ODD_BODY);
     let response = soon("an answer", post.send()).await.unwrap();

@@ -24,6 +24,8 @@ def reference(data: bytes) -> Image.Image:
     """
     open_image(data).load()
     image = open_image(data)
+    if image.width * image.height > Image.MAX_IMAGE_PIXELS:
+        raise ValueError("too many pixels")
     with contextlib.suppress(Exception):
         image = ImageOps.exif_transpose(image)
     image.load()

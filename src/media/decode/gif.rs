@@ -112,21 +112,25 @@ pub(super) fn decode(bytes: &[u8], plan: &Plan, canvas: Size, out: &mut [u8]) ->
     // Interlaced rows come in four passes.
     let passes: &[(usize, usize)] = if plan.interlaced { &[(0, 8), (4, 8), (2, 4), (1, 2)] } else { &[(0, 1)] };
     let mut rows = passes.iter().flat_map(|&(first, step)| (first..height).step_by(step));
-    let mut next_row = move |out: &'_ mut [u8]| -> Option<std::ops::Range<usize>> {
-        debug_assert!(!out.is_empty());
+    let mut next_row = || {
         let start = (plan.top as usize + rows.next()?) * row_bytes + plan.left as usize * 3;
         Some(start..start + width * 3)
     };
     let mut codes = Codes::new(bytes.get(plan.at..).unwrap_or_default(), plan.code_bits);
     let mut string = Vec::with_capacity(TABLE);
-    let Some(mut target) = next_row(out) else { return Err(broken("an empty frame")) };
+    let Some(mut target) = next_row() else { return Err(broken("an empty frame")) };
     loop {
         codes.next_string(&mut string)?;
-        for &index in string.iter().rev() {
-            out[target.start..target.start + 3].copy_from_slice(&plan.palette[usize::from(index)]);
-            target.start += 3;
+        let mut rest = &string[..];
+        while !rest.is_empty() {
+            let row = out[target.clone()].as_chunks_mut::<3>().0;
+            let count = rest.len().min(row.len());
+            let (after, now) = rest.split_at(rest.len() - count);
+            row.iter_mut().zip(now.iter().rev()).for_each(|(out, &index)| *out = plan.palette[usize::from(index)]);
+            rest = after;
+            target.start += count * 3;
             if target.is_empty() {
-                match next_row(out) {
+                match next_row() {
                     Some(next) => target = next,
                     None => return Ok(()),
                 }

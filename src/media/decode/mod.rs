@@ -96,8 +96,12 @@ impl Header {
 
     /// Upper estimate of what decoding allocates beyond the output.
     pub fn scratch_bytes(&self) -> usize {
-        let turned = if self.orientation.swaps_sides() { self.rgb_bytes() } else { 0 };
-        self.decoder_scratch_bytes + turned
+        let turned = match &self.plan {
+            _ if !self.orientation.swaps_sides() => 0,
+            Plan::Jpeg(_) => jpeg::turning_bytes(self.stored),
+            _ => self.rgb_bytes(),
+        };
+        self.decoder_scratch_bytes.saturating_add(turned)
     }
 
     fn shipped(&self) -> Size {
@@ -199,13 +203,19 @@ pub fn decode_into(bytes: &[u8], header: &Header, out: &mut [u8]) -> Result<(), 
         return Err(DecodeError::OutputLength { expected, actual });
     }
     guarded(header.format, || {
-        if header.orientation.swaps_sides() {
-            let mut stored = vec![0; expected];
-            decode_stored(bytes, header, &mut stored)?;
-            header.orientation.turn(&stored, header.stored.width as usize, out);
-        } else {
-            decode_stored(bytes, header, out)?;
-            header.orientation.turn_in_place(out, header.stored.width as usize);
+        let width = header.stored.width as usize;
+        match &header.plan {
+            _ if !header.orientation.swaps_sides() => {
+                decode_stored(bytes, header, out)?;
+                header.orientation.turn_in_place(out, width);
+            }
+            // Most pictures that lie on their side are photographs: those are turned as they are decoded.
+            Plan::Jpeg(plan) => jpeg::decode_turned(bytes, plan, header.stored, header.orientation, out)?,
+            _ => {
+                let mut stored = vec![0; expected];
+                decode_stored(bytes, header, &mut stored)?;
+                header.orientation.turn(&stored, 0, width, out);
+            }
         }
         Ok(())
     })

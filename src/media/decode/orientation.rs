@@ -62,8 +62,10 @@ impl Orientation {
     pub(super) fn turn_in_place(self, rgb: &mut [u8], width: usize) {
         debug_assert!(!self.swaps_sides());
         match self {
-            Self::FlipHorizontal => rgb.chunks_exact_mut(width * 3).for_each(reverse_pixels),
-            Self::Rotate180 => reverse_pixels(rgb),
+            Self::FlipHorizontal => {
+                rgb.chunks_exact_mut(width * 3).for_each(|row| row.as_chunks_mut::<3>().0.reverse());
+            }
+            Self::Rotate180 => rgb.as_chunks_mut::<3>().0.reverse(),
             Self::FlipVertical => {
                 let mut rows = rgb.chunks_exact_mut(width * 3);
                 while let (Some(top), Some(bottom)) = (rows.next(), rows.next_back()) {
@@ -74,36 +76,33 @@ impl Orientation {
         }
     }
 
-    /// Turns RGB rows of `width` pixels into `out` for the orientations that swap height and width.
-    pub(super) fn turn(self, rgb: &[u8], width: usize, out: &mut [u8]) {
+    /// Puts rows of `width` pixels, of which the first is row `first_row` of the stored picture, where they belong in
+    /// `out`, which is the whole picture upright. For the orientations that swap height and width.
+    pub(super) fn turn(self, rows: &[u8], first_row: usize, width: usize, out: &mut [u8]) {
         debug_assert!(self.swaps_sides());
-        debug_assert_eq!(rgb.len(), out.len());
-        let height = rgb.len() / 3 / width;
+        let rows = rows.as_chunks::<3>().0;
+        let out = out.as_chunks_mut::<3>().0;
+        let height = out.len() / width;
         // Where the stored pixel (row, column) goes: to column `row` or its mirror, in row `column` or its mirror.
         let mirror_columns = matches!(self, Self::Rotate270 | Self::Transverse);
         let mirror_rows = matches!(self, Self::Rotate90 | Self::Transverse);
         // In blocks, so that neither the reading nor the writing side falls out of the cache.
         const BLOCK: usize = 32;
-        for top in (0..height).step_by(BLOCK) {
-            for left in (0..width).step_by(BLOCK) {
-                for column in left..(left + BLOCK).min(width) {
-                    let to_row = if mirror_rows { width - 1 - column } else { column };
-                    for row in top..(top + BLOCK).min(height) {
-                        let to_column = if mirror_columns { height - 1 - row } else { row };
-                        let from = (row * width + column) * 3;
-                        let to = (to_row * height + to_column) * 3;
-                        out[to..to + 3].copy_from_slice(&rgb[from..from + 3]);
-                    }
+        for (index, block) in rows.chunks(BLOCK * width).enumerate() {
+            let top = first_row + index * BLOCK;
+            let count = block.len() / width;
+            let to_column = if mirror_columns { height - top - count } else { top };
+            for column in 0..width {
+                let to_row = if mirror_rows { width - 1 - column } else { column };
+                let to = &mut out[to_row * height + to_column..][..count];
+                let from = block[column..].iter().step_by(width);
+                if mirror_columns {
+                    to.iter_mut().rev().zip(from).for_each(|(to, from)| *to = *from);
+                } else {
+                    to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
                 }
             }
         }
-    }
-}
-
-fn reverse_pixels(rgb: &mut [u8]) {
-    let mut pixels = rgb.chunks_exact_mut(3);
-    while let (Some(left), Some(right)) = (pixels.next(), pixels.next_back()) {
-        left.swap_with_slice(right);
     }
 }
 
@@ -215,7 +214,8 @@ mod tests {
         ] {
             let mut out = stored.clone();
             if orientation.swaps_sides() {
-                orientation.turn(&stored, 3, &mut out);
+                orientation.turn(&stored[..9], 0, 3, &mut out);
+                orientation.turn(&stored[9..], 1, 3, &mut out);
             } else {
                 orientation.turn_in_place(&mut out, 3);
             }

@@ -18,13 +18,13 @@ pub struct Validators {
     /// The date of the last change, as the origin wrote it.
     pub last_modified: Option<HeaderValue>,
     /// The URL that said so, the last one of the redirects. No other one is asked with them. `None` stands for any.
-    pub from: Option<HttpUrl>,
+    pub from: Option<Box<HttpUrl>>,
 }
 
 impl Validators {
     pub(super) fn of(url: &HttpUrl, headers: &HeaderMap) -> Self {
         let kept = |name: HeaderName| headers.get(name).filter(|value| !value.is_empty()).cloned();
-        Self { etag: kept(ETAG), last_modified: kept(LAST_MODIFIED), from: Some(url.clone()) }
+        Self { etag: kept(ETAG), last_modified: kept(LAST_MODIFIED), from: Some(Box::new(url.clone())) }
     }
 
     /// Whether there is anything to ask with.
@@ -34,7 +34,7 @@ impl Validators {
 
     /// Whether a URL can be asked with them.
     pub(super) fn are_from(&self, url: &HttpUrl) -> bool {
-        self.from.as_ref().is_none_or(|from| from == url)
+        self.from.as_ref().is_none_or(|from| **from == *url)
     }
 
     /// Adds the conditions to a request.

@@ -5,6 +5,7 @@ pub mod files;
 pub mod gateway;
 pub mod pictures;
 pub mod raw;
+pub mod standin;
 pub mod wire;
 pub mod worker;
 

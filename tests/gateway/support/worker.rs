@@ -2,10 +2,7 @@
 
 use std::{
     net::SocketAddr,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex},
 };
 
 use tokio::{
@@ -37,7 +34,6 @@ struct Shared {
     /// `None`: requests of clients are handed to the test.
     answering: Option<Box<Answering>>,
     health: Mutex<&'static str>,
-    health_checks: AtomicUsize,
     exchanges: mpsc::UnboundedSender<Exchange>,
 }
 
@@ -45,6 +41,7 @@ struct Shared {
 pub struct Exchange {
     pub request: Message,
     stream: BufReader<TcpStream>,
+    shared: Arc<Shared>,
 }
 
 impl FakeWorker {
@@ -76,7 +73,6 @@ impl FakeWorker {
             seen: Mutex::default(),
             answering,
             health: Mutex::new("200 OK"),
-            health_checks: AtomicUsize::new(0),
             exchanges,
         });
         let accepting = tokio::spawn({
@@ -86,7 +82,8 @@ impl FakeWorker {
                 let mut connections = JoinSet::new();
                 loop {
                     if let Ok((stream, _)) = listener.accept().await {
-                        connections.spawn(serve(shared.clone(), stream));
+                        stream.set_nodelay(true).unwrap();
+                        connections.spawn(serve(shared.clone(), BufReader::new(stream)));
                     }
                     while connections.try_join_next().is_some() {}
                 }
@@ -101,10 +98,6 @@ impl FakeWorker {
 
     pub fn set_health(&self, status: &'static str) {
         *self.shared.health.lock().unwrap() = status;
-    }
-
-    pub fn health_checks(&self) -> usize {
-        self.shared.health_checks.load(Ordering::Relaxed)
     }
 
     /// All requests but the gateway's own questions, in order.
@@ -148,6 +141,18 @@ impl Exchange {
         self.try_write(bytes).await.unwrap();
     }
 
+    /// Answers for good, and listens for the next request on this connection.
+    pub async fn answer(mut self, answer: impl AsRef<[u8]>) {
+        self.write(answer).await;
+        tokio::spawn(serve(self.shared, self.stream));
+    }
+
+    /// Waits until the gateway closes the connection, whose sending side may be stuck.
+    pub async fn closed_after_flood(mut self) {
+        let mut rest = Vec::new();
+        let _ = soon("the gateway to close the connection", self.stream.read_to_end(&mut rest)).await;
+    }
+
     /// Waits until the gateway closes the connection.
     pub async fn closed(mut self) {
         let mut rest = Vec::new();
@@ -157,13 +162,10 @@ impl Exchange {
     }
 }
 
-async fn serve(shared: Arc<Shared>, stream: TcpStream) {
-    stream.set_nodelay(true).unwrap();
-    let mut stream = BufReader::new(stream);
+async fn serve(shared: Arc<Shared>, mut stream: BufReader<TcpStream>) {
     while let Ok(Some(request)) = wire::read(&mut stream).await {
         let answer = if OWN_QUESTIONS.contains(&request.target()) {
             if request.target() == "/health" {
-                shared.health_checks.fetch_add(1, Ordering::Relaxed);
                 let status = *shared.health.lock().unwrap();
                 format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n").into_bytes()
             } else {
@@ -174,7 +176,7 @@ async fn serve(shared: Arc<Shared>, stream: TcpStream) {
             match &shared.answering {
                 Some(answer) => answer(&request),
                 None => {
-                    let _ = shared.exchanges.send(Exchange { request, stream });
+                    let _ = shared.exchanges.send(Exchange { request, stream, shared });
                     return;
                 }
             }

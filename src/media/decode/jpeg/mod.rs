@@ -10,6 +10,7 @@ mod header;
 use binding::{Decoder, Failure};
 
 use super::colour::cmyk_to_rgb;
+use super::orientation::Orientation;
 use super::sniff::Format;
 use super::{DecodeError, DecodeLimits, Found, Plan as AnyPlan, Size};
 
@@ -37,33 +38,87 @@ pub(super) fn probe(bytes: &[u8], limits: &DecodeLimits) -> Result<Found, Decode
     })
 }
 
-pub(super) fn decode(bytes: &[u8], plan: &Plan, size: Size, out: &mut [u8]) -> Result<(), DecodeError> {
-    decode_rows(bytes, plan, size, out).map_err(|failure| match failure {
-        Failure::Truncated => DecodeError::Truncated(Format::Jpeg),
-        Failure::TooManyScans => DecodeError::TooLarge {
-            format: Format::Jpeg,
-            what: "number of scans",
-            value: u64::from(plan.max_scans) + 1,
-            limit: u64::from(plan.max_scans),
-        },
-        Failure::Broken(cause) => DecodeError::corrupt(Format::Jpeg, cause),
-    })
+/// Rows that are decoded before they are turned together.
+const BAND_ROWS: usize = 64;
+
+/// What turning on its side costs, beyond decoding.
+pub(super) fn turning_bytes(size: Size) -> usize {
+    size.width as usize * 3 * BAND_ROWS
 }
 
-fn decode_rows(bytes: &[u8], plan: &Plan, size: Size, out: &mut [u8]) -> Result<(), Failure> {
-    let mut decoder = Decoder::start(bytes, size.width, size.height, plan.components, plan.max_scans)?;
-    if plan.components == 4 {
+pub(super) fn decode(bytes: &[u8], plan: &Plan, size: Size, out: &mut [u8]) -> Result<(), DecodeError> {
+    let mut decode = || {
+        let mut rows = Rows::start(bytes, plan, size)?;
+        rows.read(out)?;
+        rows.decoder.finish()
+    };
+    decode().map_err(|failure| plan.refused(failure))
+}
+
+/// Decodes into `out` for an orientation that swaps the sides.
+pub(super) fn decode_turned(
+    bytes: &[u8],
+    plan: &Plan,
+    size: Size,
+    orientation: Orientation,
+    out: &mut [u8],
+) -> Result<(), DecodeError> {
+    let (height, width) = (size.height as usize, size.width as usize);
+    let mut band = vec![0; BAND_ROWS.min(height) * width * 3];
+    let mut decode = || {
+        let mut rows = Rows::start(bytes, plan, size)?;
+        for top in (0..height).step_by(BAND_ROWS) {
+            let band = &mut band[..BAND_ROWS.min(height - top) * width * 3];
+            rows.read(band)?;
+            orientation.turn(band, top, width, out);
+        }
+        rows.decoder.finish()
+    };
+    decode().map_err(|failure| plan.refused(failure))
+}
+
+impl Plan {
+    fn refused(&self, failure: Failure) -> DecodeError {
+        match failure {
+            Failure::Truncated => DecodeError::Truncated(Format::Jpeg),
+            Failure::TooManyScans => DecodeError::TooLarge {
+                format: Format::Jpeg,
+                what: "number of scans",
+                value: u64::from(self.max_scans) + 1,
+                limit: u64::from(self.max_scans),
+            },
+            Failure::Broken(cause) => DecodeError::corrupt(Format::Jpeg, cause),
+        }
+    }
+}
+
+/// Rows of RGB, whatever the file has.
+struct Rows<'data> {
+    decoder: Decoder<'data>,
+    width: usize,
+    /// A row of four components; empty for other files.
+    inks: Vec<u8>,
+}
+
+impl<'data> Rows<'data> {
+    fn start(bytes: &'data [u8], plan: &Plan, size: Size) -> Result<Self, Failure> {
+        let decoder = Decoder::start(bytes, size.width, size.height, plan.components, plan.max_scans)?;
         let width = size.width as usize;
-        let mut row = vec![0; width * 4];
-        for out in out.chunks_exact_mut(width * 3) {
-            decoder.read(&mut row)?;
-            for (rgb, stored) in out.chunks_exact_mut(3).zip(row.chunks_exact(4)) {
+        let inks = if plan.components == 4 { vec![0; width * 4] } else { Vec::new() };
+        Ok(Self { decoder, width, inks })
+    }
+
+    fn read(&mut self, out: &mut [u8]) -> Result<(), Failure> {
+        if self.inks.is_empty() {
+            return self.decoder.read(out);
+        }
+        for row in out.chunks_exact_mut(self.width * 3) {
+            self.decoder.read(&mut self.inks)?;
+            for (rgb, inks) in row.as_chunks_mut::<3>().0.iter_mut().zip(self.inks.as_chunks::<4>().0) {
                 // Stored with 255 for no ink. Files that store it the other way come out inverted, as in the reference.
-                rgb.copy_from_slice(&cmyk_to_rgb([255 - stored[0], 255 - stored[1], 255 - stored[2], 255 - stored[3]]));
+                *rgb = cmyk_to_rgb(inks.map(|ink| 255 - ink));
             }
         }
-    } else {
-        decoder.read(out)?;
+        Ok(())
     }
-    decoder.finish()
 }

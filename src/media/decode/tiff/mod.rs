@@ -47,14 +47,14 @@ pub(super) fn probe(bytes: &[u8]) -> Result<Option<Found>, DecodeError> {
     }
     let (endian, at) = ifd::header(bytes).ok_or(DecodeError::Truncated(Format::Tiff))?;
     let tags = Tags::read(bytes, endian, at);
+    if tags.is_odd {
+        return Ok(None);
+    }
     let Some(width) = tags.width else { return Err(broken("no width")) };
     let Some(height) = tags.height else { return Err(broken("no height")) };
     let size = Size { height, width };
     if size.pixels() == 0 {
         return Err(broken("no pixels"));
-    }
-    if tags.is_odd {
-        return Ok(None);
     }
     let known_compression = Compression::read(tags.compression).ok_or_else(|| broken("an unknown compression"))?;
     let Some(layout) = tags.layout(known_compression.is_none()) else {

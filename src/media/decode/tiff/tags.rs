@@ -79,10 +79,10 @@ impl<'a> Tags<'a> {
             }
             ControlFlow::Continue(())
         });
-        let next_directory = endian.u16(bytes, at).and_then(|count| endian.u32(bytes, at + 2 + usize::from(count) * 12));
-        let per_sample = |list: &Option<Vec<u32>>| {
-            list.as_ref().is_none_or(|list| list.len() == tags.samples.unwrap_or(1) as usize)
-        };
+        let next_directory =
+            endian.u16(bytes, at).and_then(|count| endian.u32(bytes, at + 2 + usize::from(count) * 12));
+        let per_sample =
+            |list: &Option<Vec<u32>>| list.as_ref().is_none_or(|list| list.len() == tags.samples.unwrap_or(1) as usize);
         tags.is_damaged |= all == ifd::Seen::Some
             || next_directory.is_none()
             || tags.photometric.is_none()
