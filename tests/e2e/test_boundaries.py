@@ -30,6 +30,9 @@ QUESTION = text("What is it?")
         ("POST", "/v1/load_lora_adapter"),
         ("POST", "/inference/v1/generate"),
         ("POST", "/reset_prefix_cache"),
+        ("POST", "/reset_mm_cache"),
+        ("POST", "/collective_rpc"),
+        ("GET", "/server_info"),
         ("POST", "/sleep"),
         ("POST", "/scale_elastic_ep"),
     ],
@@ -46,6 +49,8 @@ def test_the_worker_itself_has_those_routes(vllm):
     """Otherwise the test above would prove nothing."""
     assert httpx.get(f"{vllm.url}/metrics").status_code == 200
     assert httpx.get(f"{vllm.url}/version").status_code == 200
+    assert httpx.get(f"{vllm.url}/server_info", timeout=30).status_code == 200
+    assert httpx.post(f"{vllm.url}/reset_mm_cache", timeout=60).status_code == 200
     assert httpx.post(f"{vllm.url}/mediagate/attach/hello", json={}).status_code not in (404, 405)
 
 
