@@ -108,7 +108,7 @@ mod tests {
     /// Whatever the processor can do: rows of every length, and nothing beyond them.
     #[test]
     fn rows_are_as_their_pixels() {
-        let stored: Vec<u8> = (0..4 * 70u32).map(|at| (at * at * 31 >> 3) as u8).collect();
+        let stored: Vec<u8> = (0..4 * 70u32).map(|at| ((at * at * 31) >> 3) as u8).collect();
         let table: [u32; 256] = std::array::from_fn(|index| entry([index as u8, !(index as u8), 7]));
         for width in 0..70 {
             let row = |fill: &dyn Fn(&mut [u8])| {
