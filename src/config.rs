@@ -3,15 +3,21 @@
 //! Every setting is one field here, with its flag `--like-this`, its variable `MEDIAGATE_LIKE_THIS` and its key
 //! `like-this` in the file. docs/CONFIGURATION.md is the reference for users.
 
+mod budgets;
+mod show;
+
 use std::{
     ffi::OsString,
     net::SocketAddr,
     path::{Path, PathBuf},
+    str::FromStr,
     time::Duration,
 };
 
 use bytesize::ByteSize;
 use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+
+pub use budgets::{BASE_BYTES, Budgets};
 
 use crate::{
     media::{
@@ -19,8 +25,9 @@ use crate::{
         fetch::{Cidr, FetchConfig},
         loader::MediaConfig,
     },
+    memory::{Layout, SLOT_ALIGNMENT_BYTES},
     observe::tracing::LogFormat,
-    server::app::Limits,
+    server::{app::Limits, tenant::Tenancy},
 };
 
 /// A gateway in front of vLLM workers that decodes every image once.
@@ -33,12 +40,50 @@ pub struct Cli {
     pub command: Option<Command>,
     #[command(flatten)]
     pub serve: ServeArgs,
+    /// For `config show`: every setting as it is in effect.
+    #[arg(skip)]
+    pub shown: String,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Shows what the gateway makes of images: size, hashes, or why it refuses them
-    Inspect(InspectArgs),
+    Inspect(Box<InspectArgs>),
+    /// Has a running gateway load a list of images before clients ask for them
+    Warm(WarmArgs),
+    /// Shows the configuration: `mediagate config show`, followed by flags as for serving
+    Config(ConfigArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct WarmArgs {
+    /// File with a URL a line; blank lines and lines that begin with # do not count
+    #[arg(long, value_name = "FILE")]
+    pub file: PathBuf,
+    /// Admin listener of the gateway
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9090")]
+    pub admin_url: String,
+    /// Images loaded at once
+    #[arg(long, value_name = "N", default_value = "16")]
+    pub concurrency: usize,
+    /// For this tenant alone: the value of the header that the gateway's --tenancy names
+    #[arg(long)]
+    pub tenant: Option<String>,
+    /// For requests with this cache_salt alone
+    #[arg(long)]
+    pub cache_salt: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct ConfigArgs {
+    #[command(subcommand)]
+    pub command: ConfigCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Every setting as it is in effect, and the memory that they add up to
+    Show,
 }
 
 #[derive(Debug, Args)]
@@ -85,7 +130,13 @@ pub struct ServeArgs {
     #[arg(long, env = "MEDIAGATE_WORKER_API_KEY_FILE", value_name = "FILE")]
     pub worker_api_key_file: Option<PathBuf>,
 
-    /// Memory for pixels, registered with NIXL [default: a quarter of the machine's memory, at most 4 GiB]
+    /// What tells tenants apart, who share no cached images: `none`, `api-key`, or `header:NAME`. A header must be set by a
+    /// proxy that clients cannot go around
+    #[arg(long, env = "MEDIAGATE_TENANCY", value_name = "TENANCY", default_value = "none", value_parser = Tenancy::from_str)]
+    pub tenancy: Tenancy,
+
+    /// Memory for pixels, registered with NIXL [default: a quarter of the memory that the process may have, at most 4 GiB
+    /// and what it may lock]
     #[arg(long, env = "MEDIAGATE_ARENA_BYTES", value_name = "BYTES")]
     pub arena_bytes: Option<ByteSize>,
     /// Landing memory to ask each worker for
@@ -101,9 +152,9 @@ pub struct ServeArgs {
     /// Largest request body
     #[arg(long, env = "MEDIAGATE_MAX_BODY_BYTES", value_name = "BYTES", default_value = "64MiB")]
     pub max_body_bytes: ByteSize,
-    /// Request bodies held at once, in all
-    #[arg(long, env = "MEDIAGATE_BODY_BUDGET_BYTES", value_name = "BYTES", default_value = "1GiB")]
-    pub body_budget_bytes: ByteSize,
+    /// Request bodies held at once, in all [default: an eighth of the memory that the process may have, at most 1 GiB]
+    #[arg(long, env = "MEDIAGATE_BODY_BUDGET_BYTES", value_name = "BYTES")]
+    pub body_budget_bytes: Option<ByteSize>,
     /// Time for a request body to arrive
     #[arg(long, env = "MEDIAGATE_BODY_TIMEOUT_MS", value_name = "MS", default_value = "30000")]
     pub body_timeout_ms: u64,
@@ -339,24 +390,42 @@ pub struct MediaArgs {
         default_value = "3600000"
     )]
     pub fresh_max_ms: u64,
-    /// Image files held at once while they are fetched and decoded, in all
+    /// The shortest that a URL's image is used without asking again, whatever its origin says (but `no-store` and `private`)
+    #[arg(
+        long = "media-fresh-min-ms",
+        id = "media_fresh_min_ms",
+        env = "MEDIAGATE_MEDIA_FRESH_MIN_MS",
+        value_name = "MS",
+        default_value = "0"
+    )]
+    pub fresh_min_ms: u64,
+    /// How long the failure of an origin is told again without asking it; 0 for not at all
+    #[arg(
+        long = "media-negative-ms",
+        id = "media_negative_ms",
+        env = "MEDIAGATE_MEDIA_NEGATIVE_MS",
+        value_name = "MS",
+        default_value = "2000"
+    )]
+    pub negative_ms: u64,
+    /// Image files held at once while they are fetched and decoded, in all [default: an eighth of the memory that the process
+    /// may have, at most 1 GiB]
     #[arg(
         long = "media-encoded-budget-bytes",
         id = "media_encoded_budget_bytes",
         env = "MEDIAGATE_MEDIA_ENCODED_BUDGET_BYTES",
-        value_name = "BYTES",
-        default_value = "1GiB"
+        value_name = "BYTES"
     )]
-    pub encoded_budget_bytes: ByteSize,
-    /// Memory that decoders use beside the pixels themselves, in all
+    pub encoded_budget_bytes: Option<ByteSize>,
+    /// Memory that decoders use beside the pixels themselves, in all [default: an eighth of the memory that the process may
+    /// have, at most 1 GiB]
     #[arg(
         long = "media-scratch-budget-bytes",
         id = "media_scratch_budget_bytes",
         env = "MEDIAGATE_MEDIA_SCRATCH_BUDGET_BYTES",
-        value_name = "BYTES",
-        default_value = "1GiB"
+        value_name = "BYTES"
     )]
-    pub scratch_budget_bytes: ByteSize,
+    pub scratch_budget_bytes: Option<ByteSize>,
     /// Threads that decode [default: the machine's cores]
     #[arg(long = "media-decoders", id = "media_decoders", env = "MEDIAGATE_MEDIA_DECODERS", value_name = "N")]
     pub decoders: Option<usize>,
@@ -379,9 +448,6 @@ pub enum ConfigError {
     Invalid(String),
 }
 
-/// The size of the arena where none is configured: at most this.
-const ARENA_DEFAULT_MAX: u64 = 4 << 30;
-
 impl Cli {
     /// Reads the command line, the environment, and the TOML file that they name.
     pub fn read(arguments: impl IntoIterator<Item = OsString>) -> Result<Self, ConfigError> {
@@ -390,12 +456,25 @@ impl Cli {
         if arguments.get(1).is_some_and(|word| word == "serve") {
             arguments.remove(1);
         }
-        let command = Cli::command();
-        let command = match config_file(&arguments) {
-            Some(path) => with_file(command, &path)?,
-            None => command,
-        };
-        Ok(Cli::from_arg_matches(&command.try_get_matches_from(arguments)?)?)
+        // What would be served with is asked for in the same words.
+        let show = arguments.get(1..3).is_some_and(|words| words == ["config", "show"]);
+        if show {
+            arguments.drain(1..3);
+        }
+        let mut command = Cli::command();
+        if let Some(path) = config_file(&arguments) {
+            command = with_file(command, &path)?;
+        }
+        if show {
+            command = command.mut_arg("worker", |argument| argument.required(false));
+        }
+        let matches = command.try_get_matches_from_mut(arguments)?;
+        let mut cli = Cli::from_arg_matches(&matches)?;
+        if show {
+            cli.shown = show::effective(&command, &matches);
+            cli.command = Some(Command::Config(ConfigArgs { command: ConfigCommand::Show }));
+        }
+        Ok(cli)
     }
 }
 
@@ -454,10 +533,21 @@ impl ServeArgs {
         }
     }
 
-    /// Size of the arena, in bytes.
-    pub fn arena_bytes(&self) -> usize {
-        let default = || machine_memory().map_or(ARENA_DEFAULT_MAX, |bytes| (bytes / 4).min(ARENA_DEFAULT_MAX));
-        usize_of(self.arena_bytes.unwrap_or_else(|| ByteSize(default())))
+    /// What memory the settings add up to.
+    pub fn budgets(&self) -> Budgets {
+        Budgets::of(self)
+    }
+
+    /// Size of the arena, and how it is cut.
+    pub fn arena_layout(&self) -> Layout {
+        let bytes = usize_of(self.arena_bytes.unwrap_or_else(|| ByteSize(budgets::default_arena_bytes())));
+        let largest_image = usize::try_from(self.media.max_pixels.saturating_mul(3)).unwrap_or(usize::MAX);
+        Layout::new(bytes, largest_image.min(u32::MAX as usize * SLOT_ALIGNMENT_BYTES / 2))
+    }
+
+    /// Request bodies held at once, in all, in bytes.
+    pub fn body_budget_bytes(&self) -> usize {
+        usize_of(self.body_budget_bytes.unwrap_or_else(budgets::default_eighth))
     }
 
     /// What no single field can see.
@@ -466,19 +556,21 @@ impl ServeArgs {
         if self.listen == self.admin_listen && self.listen.port() != 0 {
             return invalid("--listen and --admin-listen are the same address; give each its own");
         }
-        if self.max_body_bytes > self.body_budget_bytes {
+        if usize_of(self.max_body_bytes) > self.body_budget_bytes() {
             return invalid("--max-body-bytes is above --body-budget-bytes, so that no such body would ever be taken");
         }
         if self.health_interval_ms < 10 {
             return invalid("--health-interval-ms is below 10, which would keep the workers busy answering it");
         }
-        self.media.validate(self.frontend_decoding.then(|| self.arena_bytes()))
+        self.media.validate(self.frontend_decoding.then(|| self.arena_layout()))
     }
 }
 
 impl MediaArgs {
     pub fn config(&self) -> MediaConfig {
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+        let budget = |configured: Option<ByteSize>| usize_of(configured.unwrap_or_else(budgets::default_eighth));
+        let scratch_bytes = budget(self.scratch_budget_bytes);
         MediaConfig {
             fetch: FetchConfig {
                 allow_hosts: self.allow_hosts.clone(),
@@ -503,28 +595,35 @@ impl MediaArgs {
             decode: DecodeLimits {
                 max_pixels: self.max_pixels,
                 max_side: self.max_side,
-                max_scratch_bytes: usize_of(self.scratch_budget_bytes).min(DecodeLimits::default().max_scratch_bytes),
+                max_scratch_bytes: scratch_bytes.min(DecodeLimits::default().max_scratch_bytes),
                 ..DecodeLimits::default()
             },
-            encoded_bytes: usize_of(self.encoded_budget_bytes),
-            scratch_bytes: usize_of(self.scratch_budget_bytes),
+            encoded_bytes: budget(self.encoded_budget_bytes),
+            scratch_bytes,
             decoders: self.decoders.unwrap_or_else(cores),
             fresh: Duration::from_millis(self.fresh_ms),
+            fresh_min: Duration::from_millis(self.fresh_min_ms),
             fresh_max: Duration::from_millis(self.fresh_max_ms),
+            negative: Duration::from_millis(self.negative_ms),
         }
     }
 
-    fn validate(&self, arena_bytes: Option<usize>) -> Result<(), ConfigError> {
-        if self.max_bytes > self.encoded_budget_bytes {
+    fn validate(&self, arena: Option<Layout>) -> Result<(), ConfigError> {
+        if usize_of(self.max_bytes) > self.config().encoded_bytes / 2 {
             return Err(ConfigError::Invalid(
-                "--media-max-bytes is above --media-encoded-budget-bytes, so that nothing could be fetched".into(),
+                "--media-max-bytes is above half of --media-encoded-budget-bytes, so that two images could not be fetched for \
+                 one request"
+                    .into(),
             ));
         }
-        if let Some(arena_bytes) = arena_bytes
-            && self.max_pixels.saturating_mul(3) > arena_bytes as u64
-        {
+        if self.fresh_min_ms > self.fresh_max_ms {
+            return Err(ConfigError::Invalid("--media-fresh-min-ms is above --media-fresh-max-ms".into()));
+        }
+        if let Some(arena) = arena.filter(|arena| !arena.is_possible()) {
             return Err(ConfigError::Invalid(format!(
-                "an image of --media-max-pixels {} needs {} bytes, and the arena has {arena_bytes}: raise --arena-bytes",
+                "an arena of {} bytes has no room for an image of --media-max-pixels {} ({} bytes) beside smaller ones: \
+                 raise --arena-bytes, or ulimit -l (LimitMEMLOCK) if that is what bounds it, or lower --media-max-pixels",
+                arena.bytes,
                 self.max_pixels,
                 self.max_pixels.saturating_mul(3),
             )));
@@ -541,16 +640,6 @@ pub fn read_secret(path: &Path) -> Result<String, ConfigError> {
 
 fn usize_of(size: ByteSize) -> usize {
     usize::try_from(size.as_u64()).unwrap_or(usize::MAX)
-}
-
-/// Memory of the machine in bytes, or of the container if that has less.
-fn machine_memory() -> Option<u64> {
-    let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let kib: u64 =
-        meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?.split_whitespace().next()?.parse().ok()?;
-    // Version 2 of control groups; "max" is no number.
-    let limit = std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok().and_then(|text| text.trim().parse().ok());
-    Some(limit.unwrap_or(u64::MAX).min(kib * 1024))
 }
 
 #[cfg(test)]
@@ -588,7 +677,8 @@ mod tests {
 
     #[test]
     fn media_defaults_are_those_of_their_modules() {
-        let config = read(&WORKER).unwrap().serve.media.config();
+        let config =
+            read(&[&WORKER[..], &["--media-scratch-budget-bytes", "1GiB"]].concat()).unwrap().serve.media.config();
         let (fetch, decode) = (FetchConfig::default(), DecodeLimits::default());
         assert_eq!(format!("{:?}", config.fetch), format!("{fetch:?}"));
         assert_eq!(format!("{:?}", config.decode), format!("{decode:?}"));
@@ -599,6 +689,14 @@ mod tests {
         assert!(read(&["serve", WORKER[0], WORKER[1], "--frontend-decoding"]).unwrap().serve.frontend_decoding);
         assert!(!read(&["--frontend-decoding=false", WORKER[0], WORKER[1]]).unwrap().serve.frontend_decoding);
         assert!(matches!(read(&["inspect", "--json", "a.png"]).unwrap().command, Some(Command::Inspect(_))));
+    }
+
+    #[test]
+    fn config_show_takes_the_words_of_serving_and_needs_no_worker() {
+        let cli = read(&["config", "show", "--frontend-decoding", "--tenancy", "header:x-tenant"]).unwrap();
+        assert!(matches!(cli.command, Some(Command::Config(_))) && cli.shown.contains("tenancy = \"header:x-tenant\""));
+        let (all, bodies) = (cli.serve.budgets(), read(&WORKER).unwrap().serve.budgets());
+        assert!(all.sum() > bodies.sum() && all.to_string().contains("# sum"), "{all}");
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! The modules in the order in which a request meets them; a module knows only those listed after it and [`error`].
 //!
-//! - [`config`]: the whole configuration. [`serve`] and [`inspect`] are the two things that the program does with it.
+//! - [`config`]: the whole configuration. [`serve`], [`inspect`] and [`warm`] are what the program
+//!   does with it.
 //! - [`server`]: routes, auth, admission, answers: what clients and operators reach.
 //! - [`request`]: the media parts of a body are found as byte spans, and replaced.
 //! - [`routing`]: which worker gets a request.
@@ -10,6 +11,7 @@
 //! - [`transfer`]: pixels from the arena into a worker's landing memory, over NIXL.
 //! - [`media`]: a source (http URL or data: URI) becomes bytes, bytes become pixels in the arena, pixels get a name.
 //! - [`memory`]: the arena, slots of it, and budgets: where bytes are, and how many there may be.
+//! - [`sync`]: locks and atomics.
 //! - [`observe`]: metrics and logs.
 
 pub mod config;
@@ -22,5 +24,7 @@ pub mod request;
 pub mod routing;
 pub mod serve;
 pub mod server;
+pub mod sync;
 pub mod transfer;
+pub mod warm;
 pub mod worker;

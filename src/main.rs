@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use mediagate::{
     config::{Cli, Command, ConfigError},
-    inspect, serve,
+    inspect, serve, warm,
 };
 
 fn main() -> ExitCode {
@@ -18,7 +18,12 @@ fn main() -> ExitCode {
         Err(error) => return fail(&error),
     };
     let result = match cli.command {
-        Some(Command::Inspect(arguments)) => runtime.block_on(inspect::run(arguments)),
+        Some(Command::Inspect(arguments)) => runtime.block_on(inspect::run(*arguments)),
+        Some(Command::Warm(arguments)) => runtime.block_on(warm::run(arguments)),
+        Some(Command::Config(_)) => {
+            print!("{}\n{}", cli.shown, cli.serve.budgets());
+            cli.serve.validate().map_err(Into::into)
+        }
         None => runtime.block_on(serve::run(cli.serve)),
     };
     // NIXL's threads and decoders that are still at work must not hold up the end.

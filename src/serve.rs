@@ -16,6 +16,7 @@ use crate::{
         auth::ApiKeys,
         listen::{self, Patience},
         routes,
+        tenant::Tenancy,
     },
     transfer::{Landings, NixlAgent, library::NixlLibrary},
     worker::{
@@ -44,6 +45,9 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
         Some(path) => ApiKeys::parse(&read_secret(path)?)?,
         None => ApiKeys::default(),
     };
+    if args.tenancy == Tenancy::ApiKey && !keys.required() {
+        tracing::warn!("--tenancy api-key without --api-key-file: a client can be whatever tenant it says");
+    }
     let worker_authorization = match &args.worker_api_key_file {
         Some(path) => {
             let mut value = HeaderValue::try_from(format!("Bearer {}", read_secret(path)?))
@@ -57,9 +61,9 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
     let mut loader = None;
     let mut transfers = None;
     if args.frontend_decoding {
-        let bytes = args.arena_bytes() + Probe::ARENA_BYTES;
+        let layout = args.arena_layout().with_reserve(Probe::ARENA_BYTES);
         // Faulting gigabytes in takes a while.
-        let arena = tokio::task::spawn_blocking(move || Arena::new(bytes)).await??;
+        let arena = tokio::task::spawn_blocking(move || Arena::with_layout(layout)).await??;
         loader = Some(MediaLoader::new(args.media.config(), arena.clone())?);
         transfers = set_up_transfers(&args, arena).await?;
     }
@@ -91,8 +95,9 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
         loader,
         url_check,
         keys,
+        tenancy: args.tenancy.clone(),
         worker_authorization,
-        bodies: Budget::new(usize::try_from(args.body_budget_bytes.as_u64()).unwrap_or(usize::MAX)),
+        bodies: Budget::new(args.body_budget_bytes()),
         limits: args.limits(),
         leaving: CancellationToken::new(),
         metrics,
@@ -102,6 +107,7 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
         admin = %admin.local_addr()?,
         workers = app.registry.all().len(),
         frontend_decoding = args.frontend_decoding,
+        memory_bytes = args.budgets().sum(),
         "serving"
     );
     let patience = Patience {

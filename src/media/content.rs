@@ -70,6 +70,11 @@ impl MediaId {
         MediaId(id)
     }
 
+    /// A byte that no client can choose, since it is of the keyed hash: for spreading names over locks.
+    pub fn spread(&self) -> u8 {
+        self.0[31]
+    }
+
     /// The first 64 bits, evenly spread: for sharding and rendezvous hashing.
     pub fn prefix(&self) -> u64 {
         u64::from_be_bytes(*self.0.first_chunk().unwrap_or(&[0; 8]))
@@ -77,6 +82,11 @@ impl MediaId {
 }
 
 impl Name {
+    /// Bytes of the pixels.
+    pub fn rgb_bytes(&self) -> usize {
+        self.height as usize * self.width as usize * 3
+    }
+
     /// Of RGB8 pixels of shape (height, width, 3).
     pub fn of(scope: &Scope, height: u32, width: u32, pixels: &[u8]) -> Self {
         let content_hash = ContentHash::of(height, width, pixels);

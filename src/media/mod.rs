@@ -2,7 +2,7 @@
 //!
 //! - [`loader`]: the MediaLoader, which puts the others together and does each thing once.
 //! - [`cache`]: which content a source has, and which slot holds a content.
-//! - [`picture`]: what comes out.
+//! - [`picture`]: what comes out, and [`error`] what comes out instead.
 //! - [`content`]: what a picture is called: content hash and media id.
 //! - [`decode`]: encoded bytes to RGB8, exactly as vLLM would decode them; a file a format.
 //! - [`source`]: the text that a client sends as an image's URL, taken apart and not changed.
@@ -11,6 +11,7 @@
 pub mod cache;
 pub mod content;
 pub mod decode;
+pub mod error;
 pub mod fetch;
 pub mod loader;
 pub mod picture;

@@ -1,168 +1,222 @@
-//! The arena: one anonymous mapping, cut into slots.
+//! The arena: one mapping, cut into zones, which are cut into slots.
 
 use std::{io, ptr::NonNull, sync::Arc};
 
-use offset_allocator::{Allocation, Allocator};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use tokio::sync::Notify;
+use offset_allocator::Allocation;
 
-use super::slot::SlotMut;
+use super::{
+    budget::{Budget, BudgetError},
+    mapping::Mapping,
+    slot::{Lease, Slot, SlotMut},
+    zone::{self, ArenaUse, Watch, Zone},
+};
 
 /// Slots begin at multiples of this. A page: a source or target off 64-byte alignment made NIXL's CMA writes
 /// 7 times slower, and a page keeps two slots from sharing one.
 pub const SLOT_ALIGNMENT_BYTES: usize = 4096;
 
-/// Transparent huge pages are 2 MiB on x86-64 and on aarch64 with 4 KiB pages.
-const HUGE_PAGE_BYTES: usize = 2 << 20;
+/// A slot above this share of the arena is large.
+const LARGE_SHARE: usize = 32;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ArenaError {
     #[error("the arena must have between {SLOT_ALIGNMENT_BYTES} bytes and 16 TiB, not {0}")]
     Size(usize),
+    #[error("a zone of {large_zone_bytes} bytes for large images leaves too little of an arena of {bytes}")]
+    Zones { bytes: usize, large_zone_bytes: usize },
     #[error("cannot map {bytes} bytes for the arena: {source}")]
     Map { bytes: usize, source: io::Error },
 }
 
-/// How full an arena is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ArenaUse {
-    pub total_bytes: usize,
-    pub used_bytes: usize,
-    /// Lower bound of the largest slot that can be had at once.
-    pub largest_free_bytes: usize,
+/// The parts of the arena. Large slots have one of their own, so that a few of them, waiting for room, block no small ones,
+/// and so that small ones do not cut up the room of the large.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ZoneId {
+    Small,
+    Large,
 }
 
-/// Memory for pixels; see the module's documentation.
-#[derive(Debug)]
-pub struct Arena {
-    base: NonNull<u8>,
-    bytes: usize,
-    pages: Mutex<Pages>,
-    freed: Notify,
-}
+impl ZoneId {
+    /// In the order in which whoever needs both takes them.
+    pub const ALL: [ZoneId; 2] = [ZoneId::Large, ZoneId::Small];
 
-struct Pages {
-    allocator: Allocator,
-    used: u32,
-}
-
-impl std::fmt::Debug for Pages {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pages").field("used", &self.used).finish_non_exhaustive()
+    pub fn name(self) -> &'static str {
+        match self {
+            ZoneId::Small => "small",
+            ZoneId::Large => "large",
+        }
     }
 }
 
-// SAFETY: the mapping belongs to the arena alone and outlives every slot (slots hold an Arc of it); disjoint ranges are
-// handed out under the mutex, so threads never share a range mutably.
-unsafe impl Send for Arena {}
-// SAFETY: as above; `&Arena` gives out no reference into the mapping.
-unsafe impl Sync for Arena {}
+/// How an arena is cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Layout {
+    pub bytes: usize,
+    /// Of `bytes`; zero for an arena without zones.
+    pub large_zone_bytes: usize,
+    /// Slots of this size and more are large.
+    pub large_from_bytes: usize,
+}
+
+impl Layout {
+    /// An arena of one zone.
+    pub fn plain(bytes: usize) -> Self {
+        Layout { bytes, large_zone_bytes: 0, large_from_bytes: usize::MAX }
+    }
+
+    /// A quarter for large images, more if the largest needs it, none if no image is large.
+    pub fn new(bytes: usize, largest_image_bytes: usize) -> Self {
+        if largest_image_bytes <= bytes / LARGE_SHARE {
+            return Self::plain(bytes);
+        }
+        let large_zone_bytes = (bytes / 4).max(Arena::charge(largest_image_bytes));
+        Layout { bytes, large_zone_bytes, large_from_bytes: bytes / LARGE_SHARE + 1 }
+    }
+
+    /// With room in the small zone for what will be [reserved](Arena::reserve) there.
+    pub fn with_reserve(self, bytes: usize) -> Self {
+        Layout { bytes: self.bytes.saturating_add(bytes), ..self }
+    }
+
+    /// Whether the small zone is large enough for what goes there.
+    pub fn is_possible(&self) -> bool {
+        let small = self.bytes.checked_sub(self.large_zone_bytes);
+        small.is_some_and(|small| self.large_zone_bytes == 0 || small >= self.large_from_bytes)
+    }
+}
+
+/// Memory for pixels; see the module's documentation.
+pub struct Arena {
+    mapping: Mapping,
+    small: Zone,
+    large: Option<Zone>,
+    large_from_bytes: usize,
+}
+
+impl std::fmt::Debug for Arena {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Arena").field("usage", &self.usage()).finish_non_exhaustive()
+    }
+}
 
 impl Arena {
-    /// Maps `bytes` (rounded up to a page), asks for huge pages, and faults everything in: a page fault in the middle of
-    /// a decode costs more than the decode of the page (3 us each on virtual machines).
+    /// An arena of one zone, of `bytes` rounded up to a page.
     pub fn new(bytes: usize) -> Result<Arc<Self>, ArenaError> {
-        let pages = bytes.div_ceil(SLOT_ALIGNMENT_BYTES);
-        let page_count = u32::try_from(pages).ok().filter(|&n| n > 0).ok_or(ArenaError::Size(bytes))?;
-        let bytes = pages * SLOT_ALIGNMENT_BYTES;
-        let base = map(bytes).map_err(|source| ArenaError::Map { bytes, source })?;
-        let allocator = Allocator::new(page_count);
-        Ok(Arc::new(Arena { base, bytes, pages: Mutex::new(Pages { allocator, used: 0 }), freed: Notify::new() }))
+        Self::with_layout(Layout::plain(bytes))
+    }
+
+    /// Maps an arena and faults it in, which takes a while: half a second a gigabyte.
+    pub fn with_layout(layout: Layout) -> Result<Arc<Self>, ArenaError> {
+        let Layout { bytes, large_zone_bytes, large_from_bytes } = layout;
+        let page_count = |bytes: usize| u32::try_from(bytes.div_ceil(SLOT_ALIGNMENT_BYTES)).ok();
+        let pages = page_count(bytes).filter(|&pages| pages > 0).ok_or(ArenaError::Size(bytes))?;
+        let unfit = ArenaError::Zones { bytes, large_zone_bytes };
+        let large_pages = page_count(large_zone_bytes).filter(|&large| large < pages).ok_or(unfit)?;
+        let bytes = pages as usize * SLOT_ALIGNMENT_BYTES;
+        let mapping = Mapping::new(bytes).map_err(|source| ArenaError::Map { bytes, source })?;
+        let small_pages = pages - large_pages;
+        Ok(Arc::new(Arena {
+            mapping,
+            small: Zone::new(0, small_pages),
+            large: (large_pages > 0).then(|| Zone::new(small_pages, large_pages)),
+            large_from_bytes,
+        }))
+    }
+
+    /// Where a slot of `bytes` bytes belongs.
+    pub fn zone_of(&self, bytes: usize) -> ZoneId {
+        if bytes >= self.large_from_bytes { ZoneId::Large } else { ZoneId::Small }
     }
 
     /// A slot of `bytes` bytes, or `None` if no free range is large enough now. Its content is whatever was there before.
     pub fn allocate(self: &Arc<Self>, bytes: usize) -> Option<SlotMut> {
-        let count = u32::try_from(bytes.div_ceil(SLOT_ALIGNMENT_BYTES).max(1)).ok()?;
-        let allocation = {
-            let mut pages = self.lock();
-            let allocation = pages.allocator.allocate(count)?;
-            pages.used += count;
-            allocation
-        };
-        Some(SlotMut::new(self.clone(), allocation, count, bytes))
+        self.allocate_in(self.zone_of(bytes), bytes)
     }
 
-    /// Resolves after a slot was given back since this was called. Take it before the attempt that may fail.
-    pub fn freed(&self) -> impl Future<Output = ()> + '_ {
-        self.freed.notified()
+    fn allocate_in(self: &Arc<Self>, zone: ZoneId, bytes: usize) -> Option<SlotMut> {
+        let pages = zone::pages_of(bytes)?;
+        let (allocation, first_page) = self.zone(zone).allocate(pages)?;
+        Some(SlotMut::new(self.clone(), zone, allocation, first_page, pages, bytes))
     }
 
-    pub(super) fn give_back(&self, allocation: Allocation, count: u32) {
-        let mut pages = self.lock();
-        pages.allocator.free(allocation);
-        pages.used -= count;
-        drop(pages);
-        self.freed.notify_waiters();
+    /// A slot to be held for good, of the small zone whatever its size. It is leased, and so not counted on for pictures.
+    pub fn reserve(self: &Arc<Self>, bytes: usize) -> Option<Slot> {
+        let zone = ZoneId::Small;
+        let admission = self.budget(zone).try_admit(Self::charge(bytes)).ok()?;
+        let lease = Arc::new(Lease::new(self.clone(), zone, admission));
+        Some(self.allocate_in(zone, bytes)?.freeze().leased(lease))
+    }
+
+    /// What a slot of `bytes` bytes takes, and counts in its zone's budget.
+    pub fn charge(bytes: usize) -> usize {
+        zone::pages_of(bytes).map_or(usize::MAX, |pages| pages as usize * SLOT_ALIGNMENT_BYTES)
+    }
+
+    /// Pixels that may be held by requests in a zone. Whoever pins slots is admitted to it first, in full; then what is
+    /// not in use (and can be evicted) is always enough for those who were admitted.
+    pub fn budget(&self, zone: ZoneId) -> &Budget {
+        &self.zone(zone).budget
+    }
+
+    /// A lease of a slot of `bytes` bytes, without waiting.
+    pub fn try_lease(self: &Arc<Self>, bytes: usize) -> Result<Lease, BudgetError> {
+        let zone = self.zone_of(bytes);
+        Ok(Lease::new(self.clone(), zone, self.budget(zone).try_admit(Self::charge(bytes))?))
+    }
+
+    /// Hears of what is given back in a zone. Take it before the attempt that may fail.
+    pub fn watch(&self, zone: ZoneId) -> Watch<'_> {
+        self.zone(zone).watch()
+    }
+
+    pub(super) fn announce(&self, zone: ZoneId) {
+        self.zone(zone).announce();
+    }
+
+    pub(super) fn give_back(&self, zone: ZoneId, allocation: Allocation, pages: u32) {
+        self.zone(zone).give_back(allocation, pages);
     }
 
     pub fn usage(&self) -> ArenaUse {
-        let pages = self.lock();
+        let zones = ZoneId::ALL.map(|zone| self.zone_usage(zone));
         ArenaUse {
-            total_bytes: self.bytes,
-            used_bytes: pages.used as usize * SLOT_ALIGNMENT_BYTES,
-            largest_free_bytes: pages.allocator.storage_report().largest_free_region as usize * SLOT_ALIGNMENT_BYTES,
+            total_bytes: zones.iter().map(|zone| zone.total_bytes).sum(),
+            used_bytes: zones.iter().map(|zone| zone.used_bytes).sum(),
+            largest_free_bytes: zones.iter().map(|zone| zone.largest_free_bytes).max().unwrap_or(0),
+        }
+    }
+
+    /// All zero for a zone that there is not.
+    pub fn zone_usage(&self, zone: ZoneId) -> ArenaUse {
+        match (zone, &self.large) {
+            (ZoneId::Small, _) => self.small.usage(),
+            (ZoneId::Large, Some(large)) => large.usage(),
+            (ZoneId::Large, None) => ArenaUse::default(),
         }
     }
 
     /// Address of the first byte, for registration.
     pub fn address(&self) -> usize {
-        self.base.as_ptr() as usize
+        self.mapping.base().as_ptr() as usize
     }
 
     pub fn bytes(&self) -> usize {
-        self.bytes
+        self.mapping.bytes()
     }
 
     pub(super) fn pointer(&self, offset: usize) -> NonNull<u8> {
-        debug_assert!(offset < self.bytes);
-        // SAFETY: offsets come from the allocator, which hands out ranges within the mapping only.
-        unsafe { self.base.add(offset) }
+        debug_assert!(offset < self.bytes());
+        // SAFETY: offsets come from the allocators, which hand out ranges within the mapping only.
+        unsafe { self.mapping.base().add(offset) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Pages> {
-        // The allocator is never left half changed: a panic in it would be a bug of the library, after which the
-        // state it had is still the best there is.
-        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for Arena {
-    fn drop(&mut self) {
-        // SAFETY: base and bytes are those of the mapping; no slot is left, since each holds an Arc of the arena.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
-    }
-}
-
-fn map(bytes: usize) -> io::Result<NonNull<u8>> {
-    // SAFETY: a new anonymous mapping at an address of the kernel's choice touches no existing memory.
-    let address = unsafe {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
-    };
-    if address == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
-    }
-    if bytes >= HUGE_PAGE_BYTES {
-        // Advice only: where the system has no huge pages to give, small ones serve.
-        // SAFETY: the range is the mapping made above.
-        unsafe { libc::madvise(address, bytes, libc::MADV_HUGEPAGE) };
-    }
-    // SAFETY: as above.
-    let populated = unsafe { libc::madvise(address, bytes, libc::MADV_POPULATE_WRITE) };
-    if populated != 0 {
-        let error = io::Error::last_os_error();
-        if error.raw_os_error() != Some(libc::EINVAL) {
-            // SAFETY: the range is the mapping made above, which nobody has seen yet.
-            unsafe { libc::munmap(address, bytes) };
-            return Err(error);
-        }
-        // A kernel before 5.14 does not know the advice: touch each page instead.
-        for offset in (0..bytes).step_by(SLOT_ALIGNMENT_BYTES) {
-            // SAFETY: offset is within the mapping, which nobody else has seen yet.
-            unsafe { address.cast::<u8>().add(offset).write_volatile(0) };
+    fn zone(&self, zone: ZoneId) -> &Zone {
+        match (zone, &self.large) {
+            (ZoneId::Large, Some(large)) => large,
+            // Without zones nothing is large.
+            _ => &self.small,
         }
     }
-    NonNull::new(address.cast()).ok_or_else(|| io::Error::other("mapped at address zero"))
 }
 
 #[cfg(test)]
@@ -199,16 +253,82 @@ mod tests {
     }
 
     #[test]
+    fn a_leased_slot_counts_in_its_zone_until_its_last_clone_is_gone() {
+        let arena = Arena::new(64 * SLOT_ALIGNMENT_BYTES).unwrap();
+        let kept = arena.allocate(5).unwrap().freeze();
+        let lease = Arc::new(arena.try_lease(5).unwrap());
+        let leased = kept.leased(lease);
+        assert!(!kept.is_sole());
+        let in_transfer = leased.clone();
+        drop(leased);
+        let budget = arena.budget(ZoneId::Small);
+        assert_eq!(budget.free_bytes(), budget.total_bytes() - SLOT_ALIGNMENT_BYTES);
+        drop(in_transfer);
+        assert!(kept.is_sole());
+        assert_eq!(budget.free_bytes(), budget.total_bytes());
+    }
+
+    #[test]
     fn an_empty_or_absurd_arena_is_refused() {
         assert!(matches!(Arena::new(0), Err(ArenaError::Size(0))));
         assert!(matches!(Arena::new(usize::MAX), Err(ArenaError::Size(_))));
+        let all_large = Layout { large_zone_bytes: 1 << 20, ..Layout::plain(1 << 20) };
+        assert!(matches!(Arena::with_layout(all_large), Err(ArenaError::Zones { .. })));
+    }
+
+    #[test]
+    fn large_slots_live_in_a_zone_of_their_own() {
+        let layout = Layout::new(64 << 20, 12 << 20);
+        assert_eq!(layout.large_zone_bytes, 16 << 20);
+        assert!(layout.is_possible());
+        let arena = Arena::with_layout(layout).unwrap();
+        assert_eq!((arena.zone_of(2 << 20), arena.zone_of((2 << 20) + 1)), (ZoneId::Small, ZoneId::Large));
+        let large = arena.allocate(12 << 20).unwrap();
+        assert!(arena.allocate(12 << 20).is_none(), "the large zone is full");
+        assert_eq!(arena.zone_usage(ZoneId::Small).used_bytes, 0);
+        assert!(large.address() >= arena.address() + (48 << 20));
+        let small: Vec<_> = std::iter::from_fn(|| arena.allocate(2 << 20)).collect();
+        assert_eq!(small.len(), 24);
+    }
+
+    #[test]
+    fn the_largest_image_always_has_a_place_or_the_layout_is_impossible() {
+        assert_eq!(Layout::new(4 << 30, 100 << 20).large_zone_bytes, 0);
+        let tight = Layout::new(200 << 20, 150_000_000);
+        assert!(tight.large_zone_bytes >= 150_000_000 && tight.is_possible());
+        assert!(!Layout::new(140 << 20, 150_000_000).is_possible());
+        let arena = Arena::with_layout(Layout::new(64 << 20, 40_000_000)).unwrap();
+        assert!(arena.allocate(40_000_000).is_some());
+    }
+
+    #[test]
+    fn what_is_reserved_is_taken_from_nobody() {
+        let layout = Layout::new(2 << 20, 300_000).with_reserve(1 << 20);
+        let arena = Arena::with_layout(layout).unwrap();
+        let reserved = arena.reserve(1 << 20).unwrap();
+        assert!(reserved.is_leased());
+        assert_eq!(arena.zone_usage(ZoneId::Large).used_bytes, 0);
+        assert_eq!(arena.budget(ZoneId::Small).free_bytes(), (2 << 20) - (2 << 20) / 4);
+    }
+
+    #[test]
+    fn fragmentation_is_the_share_of_free_bytes_that_one_slot_cannot_have() {
+        let arena = Arena::new(8 * SLOT_ALIGNMENT_BYTES).unwrap();
+        assert_eq!(arena.usage().fragmentation(), 0.0);
+        let mut held: Vec<_> = (0..8).map(|_| arena.allocate(1).unwrap()).collect();
+        assert_eq!(arena.usage().fragmentation(), 0.0, "nothing is free");
+        for index in [6, 4, 2, 0] {
+            held.remove(index);
+        }
+        assert_eq!(arena.usage().fragmentation(), 0.75);
     }
 
     proptest! {
         /// Random allocations and frees against a plain list of ranges.
         #[test]
         fn ranges_never_overlap_and_usage_is_exact(steps in proptest::collection::vec((any::<bool>(), 1usize..20), 1..200)) {
-            let arena = Arena::new(256 * SLOT_ALIGNMENT_BYTES).unwrap();
+            let layout = Layout::new(256 * SLOT_ALIGNMENT_BYTES, 20 * SLOT_ALIGNMENT_BYTES);
+            let arena = Arena::with_layout(layout).unwrap();
             let mut held: Vec<SlotMut> = Vec::new();
             for (free, pages) in steps {
                 if free && !held.is_empty() {
@@ -221,8 +341,21 @@ mod tests {
                     }
                     held.push(slot);
                 }
-                let used: usize = held.iter().map(|s| s.len()).sum();
+                let used: usize = held.iter().map(|s| Arena::charge(s.len())).sum();
                 prop_assert_eq!(arena.usage().used_bytes, used);
+            }
+        }
+
+        /// What the budget admits finds its places in an empty zone, in any order.
+        #[test]
+        fn what_is_charged_also_fits(sizes in proptest::collection::vec(1usize..40_000, 1..200)) {
+            let arena = Arena::new(4096 * SLOT_ALIGNMENT_BYTES).unwrap();
+            let mut left = arena.bytes();
+            let mut held = Vec::new();
+            for bytes in sizes.into_iter().map(|pages| pages * 97) {
+                let Some(rest) = left.checked_sub(Arena::charge(bytes)) else { continue };
+                left = rest;
+                held.push(arena.allocate(bytes).unwrap());
             }
         }
     }

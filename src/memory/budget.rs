@@ -1,17 +1,31 @@
-//! Budgets: how many bytes of one kind (request bodies, fetched files, decoder scratch) may be held at once.
+//! Budgets: how many bytes of one kind (request bodies, fetched files, decoder scratch, pixels) may be held at once.
 //!
-//! A budget is a fair line: who comes first is served first, so that a large request is not starved by small ones.
-//! What can never fit is refused at once; what would have to wait past its deadline is refused then.
+//! What can never fit is refused at once; what would have to wait past its deadline is refused then. Who waits stands in
+//! a line. Whoever stands behind and fits may pass one who does not fit yet, but each is passed a bounded number of times:
+//! a small request need not wait for a large one, and a large one is not starved by small ones.
+//!
+//! While nobody waits, to take and to give back is one atomic operation each.
 
-use std::{sync::Arc, time::Duration};
-
-use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore},
-    time::Instant,
+use std::{
+    collections::VecDeque,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+    time::Duration,
 };
 
-/// Permits are counted in KiB, since the semaphore counts in u32.
-const UNIT_BYTES: usize = 1024;
+use tokio::time::Instant;
+
+use crate::sync::{
+    Mutex,
+    atomic::{AtomicUsize, Ordering},
+};
+
+/// How often one who waits may be passed by others behind.
+const MAX_PASSED: u32 = 16;
+
+/// How far down the line one who fits is looked for.
+const LOOK_AHEAD: usize = 64;
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum BudgetError {
@@ -21,64 +35,232 @@ pub enum BudgetError {
     Busy { wanted_bytes: usize, waited: Duration },
 }
 
-/// A bounded number of bytes.
+/// A bounded number of bytes. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Budget {
-    units: Arc<Semaphore>,
+pub struct Budget(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
     total_bytes: usize,
+    free_bytes: AtomicUsize,
+    /// Length of the line, to be seen without its lock.
+    waiting: AtomicUsize,
+    line: Mutex<VecDeque<Waiter>>,
+}
+
+/// One who stands in line.
+#[derive(Debug)]
+struct Waiter {
+    wanted_bytes: usize,
+    passed: u32,
+    place: Arc<Place>,
+}
+
+/// Where one who stands in line learns that it is served. Locked after the line, if both are.
+#[derive(Debug, Default)]
+struct Place(Mutex<Standing>);
+
+#[derive(Debug, Default)]
+enum Standing {
+    #[default]
+    New,
+    Waiting(Waker),
+    /// The bytes are taken and belong to the [`Turn`].
+    Served,
+    /// They belong to the [`Admission`] that came of it.
+    Over,
 }
 
 /// Bytes of a [`Budget`] that are held; given back on drop.
 #[derive(Debug)]
 pub struct Admission {
-    permit: OwnedSemaphorePermit,
+    budget: Budget,
+    bytes: usize,
 }
 
 impl Budget {
     pub fn new(total_bytes: usize) -> Self {
-        let units = (total_bytes / UNIT_BYTES).min(Semaphore::MAX_PERMITS).min(u32::MAX as usize);
-        Budget { units: Arc::new(Semaphore::new(units)), total_bytes: units * UNIT_BYTES }
+        Budget(Arc::new(Shared {
+            total_bytes,
+            free_bytes: AtomicUsize::new(total_bytes),
+            waiting: AtomicUsize::new(0),
+            line: Mutex::default(),
+        }))
     }
 
     /// Waits in line for `bytes`, until `deadline` at most.
     pub async fn admit(&self, bytes: usize, deadline: Instant) -> Result<Admission, BudgetError> {
-        let never = BudgetError::NeverFits { wanted_bytes: bytes, total_bytes: self.total_bytes };
-        if bytes > self.total_bytes {
-            return Err(never);
+        match self.try_admit(bytes) {
+            Err(BudgetError::Busy { .. }) => {}
+            settled => return settled,
         }
-        let units = u32::try_from(bytes.div_ceil(UNIT_BYTES)).map_err(|_| never)?;
         let start = Instant::now();
-        match tokio::time::timeout_at(deadline, self.units.clone().acquire_many_owned(units)).await {
-            Ok(Ok(permit)) => Ok(Admission { permit }),
-            // The semaphore is never closed.
-            Ok(Err(_)) | Err(_) => Err(BudgetError::Busy { wanted_bytes: bytes, waited: start.elapsed() }),
+        let busy = |_| BudgetError::Busy { wanted_bytes: bytes, waited: start.elapsed() };
+        tokio::time::timeout_at(deadline, self.stand_in_line(bytes)).await.map_err(busy)
+    }
+
+    /// As [`admit`](Self::admit), however long it takes.
+    pub async fn acquire(&self, bytes: usize) -> Result<Admission, BudgetError> {
+        match self.try_admit(bytes) {
+            Err(BudgetError::Busy { .. }) => Ok(self.stand_in_line(bytes).await),
+            settled => settled,
         }
+    }
+
+    /// `bytes` at once, if nobody waits and they are free.
+    pub fn try_admit(&self, bytes: usize) -> Result<Admission, BudgetError> {
+        let total_bytes = self.0.total_bytes;
+        if bytes > total_bytes {
+            return Err(BudgetError::NeverFits { wanted_bytes: bytes, total_bytes });
+        }
+        if self.0.waiting.load(Ordering::SeqCst) == 0 && self.0.take(bytes) {
+            return Ok(Admission { budget: self.clone(), bytes });
+        }
+        Err(BudgetError::Busy { wanted_bytes: bytes, waited: Duration::ZERO })
+    }
+
+    fn stand_in_line(&self, bytes: usize) -> Turn {
+        let place = Arc::<Place>::default();
+        let mut line = self.0.line.lock();
+        line.push_back(Waiter { wanted_bytes: bytes, passed: 0, place: place.clone() });
+        self.0.waiting.store(line.len(), Ordering::SeqCst);
+        // What was given back before the store was not announced to anybody.
+        self.0.serve(&mut line);
+        drop(line);
+        Turn { budget: self.clone(), bytes, place }
     }
 
     pub fn total_bytes(&self) -> usize {
-        self.total_bytes
+        self.0.total_bytes
     }
 
     pub fn free_bytes(&self) -> usize {
-        self.units.available_permits() * UNIT_BYTES
+        self.0.free_bytes.load(Ordering::SeqCst)
+    }
+
+    /// How many stand in line.
+    pub fn waiting(&self) -> usize {
+        self.0.waiting.load(Ordering::SeqCst)
+    }
+}
+
+impl Shared {
+    fn take(&self, bytes: usize) -> bool {
+        let less = |free: usize| free.checked_sub(bytes);
+        self.free_bytes.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok()
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.free_bytes.fetch_add(bytes, Ordering::SeqCst);
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            self.serve(&mut self.line.lock());
+        }
+    }
+
+    /// Serves everybody who may be served now, from the front.
+    fn serve(&self, line: &mut VecDeque<Waiter>) {
+        let mut index = 0;
+        while let Some(waiter) = line.get(index).filter(|_| index < LOOK_AHEAD) {
+            if self.take(waiter.wanted_bytes) {
+                waiter.place.served();
+                line.remove(index);
+                line.iter_mut().take(index).for_each(|waiter| waiter.passed += 1);
+                // One of them may not be passed any more.
+                index = 0;
+            } else if waiter.passed >= MAX_PASSED {
+                break;
+            } else {
+                index += 1;
+            }
+        }
+        self.waiting.store(line.len(), Ordering::SeqCst);
+    }
+}
+
+impl Place {
+    fn served(&self) {
+        let before = std::mem::replace(&mut *self.0.lock(), Standing::Served);
+        if let Standing::Waiting(waker) = before {
+            waker.wake();
+        }
+    }
+}
+
+/// Standing in line.
+struct Turn {
+    budget: Budget,
+    bytes: usize,
+    place: Arc<Place>,
+}
+
+impl Future for Turn {
+    type Output = Admission;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Admission> {
+        let mut standing = self.place.0.lock();
+        if matches!(*standing, Standing::Served) {
+            *standing = Standing::Over;
+            return Poll::Ready(Admission { budget: self.budget.clone(), bytes: self.bytes });
+        }
+        *standing = Standing::Waiting(context.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if matches!(*self.place.0.lock(), Standing::Over) {
+            return;
+        }
+        let shared = &self.budget.0;
+        let mut line = shared.line.lock();
+        line.retain(|waiter| !Arc::ptr_eq(&waiter.place, &self.place));
+        // Served after all, but nobody will hold what was taken.
+        if matches!(*self.place.0.lock(), Standing::Served) {
+            shared.free_bytes.fetch_add(self.bytes, Ordering::SeqCst);
+        }
+        // Either way those behind may have their turn.
+        shared.serve(&mut line);
     }
 }
 
 impl Admission {
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Cuts off `bytes` of it, if it has as many.
+    pub fn split(&mut self, bytes: usize) -> Option<Admission> {
+        self.bytes = self.bytes.checked_sub(bytes)?;
+        Some(Admission { budget: self.budget.clone(), bytes })
+    }
+
+    /// Takes in another of the same budget.
+    pub fn merge(&mut self, mut other: Admission) {
+        debug_assert!(Arc::ptr_eq(&self.budget.0, &other.budget.0));
+        self.bytes += std::mem::take(&mut other.bytes);
+    }
+
     /// Gives back what is held beyond `bytes`: the real size came out smaller than the one that was asked for.
     pub fn shrink_to(&mut self, bytes: usize) {
-        let keep = bytes.div_ceil(UNIT_BYTES);
-        if let Some(excess) = self.permit.num_permits().checked_sub(keep)
-            && excess > 0
-        {
-            drop(self.permit.split(excess));
+        if let Some(excess) = self.bytes.checked_sub(bytes) {
+            drop(self.split(excess));
         }
     }
 }
 
-#[cfg(test)]
+impl Drop for Admission {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            self.budget.0.give_back(self.bytes);
+        }
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
+    use futures_util::{FutureExt, poll};
 
     fn soon() -> Instant {
         Instant::now() + Duration::from_millis(10)
@@ -86,34 +268,57 @@ mod tests {
 
     #[tokio::test]
     async fn what_can_never_fit_is_refused_at_once() {
-        let budget = Budget::new(10 << 10);
+        let budget = Budget::new(10);
         let far = Instant::now() + Duration::from_secs(3600);
-        assert!(matches!(budget.admit(11 << 10, far).await, Err(BudgetError::NeverFits { .. })));
+        let refused = budget.admit(11, far).await.unwrap_err();
+        assert_eq!(refused, BudgetError::NeverFits { wanted_bytes: 11, total_bytes: 10 });
     }
 
     #[tokio::test]
     async fn held_bytes_come_back_on_drop_and_on_shrinking() {
-        let budget = Budget::new(10 << 10);
-        let mut held = budget.admit(10 << 10, soon()).await.unwrap();
+        let budget = Budget::new(10);
+        let mut held = budget.admit(10, soon()).await.unwrap();
         assert!(matches!(budget.admit(1, soon()).await, Err(BudgetError::Busy { .. })));
-        held.shrink_to(5000);
-        assert_eq!(budget.free_bytes(), 5 << 10);
+        held.shrink_to(5);
+        assert_eq!(budget.free_bytes(), 5);
+        let piece = held.split(2).unwrap();
+        assert!(held.split(4).is_none());
+        held.merge(piece);
+        assert_eq!((held.bytes(), budget.free_bytes()), (5, 5));
         drop(held);
-        assert_eq!(budget.free_bytes(), 10 << 10);
+        assert_eq!(budget.free_bytes(), 10);
     }
 
     #[tokio::test]
-    async fn a_large_one_in_line_is_not_overtaken_by_small_ones() {
-        let budget = Budget::new(10 << 10);
-        let first = budget.admit(6 << 10, soon()).await.unwrap();
-        let far = Instant::now() + Duration::from_secs(60);
-        let large = tokio::spawn({
-            let budget = budget.clone();
-            async move { budget.admit(8 << 10, far).await }
-        });
-        tokio::task::yield_now().await;
-        assert!(budget.admit(1 << 10, soon()).await.is_err(), "a small one must wait behind the large one");
+    async fn one_in_line_is_passed_by_those_who_fit_but_not_for_ever() {
+        let budget = Budget::new(10);
+        let first = budget.try_admit(6).unwrap();
+        let mut large = std::pin::pin!(budget.acquire(8));
+        assert!(poll!(&mut large).is_pending());
+        for passed in 0..MAX_PASSED {
+            let small = budget.acquire(1).now_or_never();
+            assert!(small.is_some(), "{passed} passed");
+        }
+        let mut late = std::pin::pin!(budget.acquire(1));
+        assert!(poll!(&mut late).is_pending(), "the large one has been passed often enough");
         drop(first);
-        assert!(large.await.unwrap().is_ok());
+        let large = large.await.unwrap();
+        assert_eq!(late.await.unwrap().bytes() + large.bytes(), 9);
+    }
+
+    #[tokio::test]
+    async fn who_leaves_the_line_makes_way_and_keeps_nothing() {
+        let budget = Budget::new(10);
+        let held = budget.try_admit(10).unwrap();
+        let mut large = Box::pin(budget.acquire(10));
+        let mut small = Box::pin(budget.acquire(1));
+        assert!(poll!(&mut large).is_pending() && poll!(&mut small).is_pending());
+        drop(held);
+        // Served, but not yet polled.
+        assert_eq!(budget.free_bytes(), 0);
+        drop(large);
+        assert_eq!(budget.free_bytes(), 9);
+        drop(small.await);
+        assert_eq!((budget.free_bytes(), budget.waiting()), (10, 0));
     }
 }

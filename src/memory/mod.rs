@@ -6,12 +6,18 @@
 //! gives its range back when the last holder (cache, request, transfer) lets go. So "pinned while somebody needs it" is
 //! ownership, not bookkeeping.
 //!
-//! [`Budget`] is admission before work: whoever wants to hold bytes of some kind waits in line for them first.
+//! [`Budget`] is admission before work: whoever wants to hold bytes of some kind waits in line for them first. The pixels
+//! of a request are counted in the budget of their zone by a [`Lease`], which travels with its slots: what no lease
+//! covers can be evicted, and with what is free that is always enough for those who were admitted.
 
 mod arena;
 mod budget;
+pub mod limits;
+mod mapping;
 mod slot;
+mod zone;
 
-pub use arena::{Arena, ArenaError, ArenaUse, SLOT_ALIGNMENT_BYTES};
+pub use arena::{Arena, ArenaError, Layout, SLOT_ALIGNMENT_BYTES, ZoneId};
 pub use budget::{Admission, Budget, BudgetError};
-pub use slot::{Slot, SlotMut};
+pub use slot::{Lease, Slot, SlotMut};
+pub use zone::{ArenaUse, Watch};

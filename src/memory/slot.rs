@@ -7,31 +7,74 @@ use std::{
 
 use offset_allocator::Allocation;
 
-use super::arena::{Arena, SLOT_ALIGNMENT_BYTES};
+use super::{
+    arena::{Arena, SLOT_ALIGNMENT_BYTES, ZoneId},
+    budget::Admission,
+};
 
 /// A range of the arena that one owner may write. Freed on drop.
 pub struct SlotMut(Range);
 
 /// A range of the arena that many may read. Freed when the last clone is dropped.
 #[derive(Clone)]
-pub struct Slot(Arc<Range>);
+pub struct Slot {
+    range: Arc<Range>,
+    /// Declared, and so dropped, after the range: when the end of the lease is told, the range can be evicted.
+    lease: Option<Arc<Lease>>,
+}
+
+/// The right to hold one slot, counted in the budget of its zone.
+///
+/// It goes wherever a clone of the [`Slot`] that was [`leased`](Slot::leased) goes, into a transfer or the body of a
+/// request, and ends with the last of them. What the cache keeps for later has no lease.
+#[derive(Debug)]
+pub struct Lease {
+    arena: Arc<Arena>,
+    zone: ZoneId,
+    /// `None` only while it is being dropped.
+    admission: Option<Admission>,
+}
 
 struct Range {
     arena: Arc<Arena>,
+    zone: ZoneId,
     allocation: Allocation,
+    /// Page of the arena at which it begins.
+    first_page: u32,
     /// Pages that the allocator counted, which may be more than `bytes` needs.
     pages: u32,
     bytes: usize,
 }
 
+impl Lease {
+    /// `admission` is of the budget of `zone`.
+    pub fn new(arena: Arc<Arena>, zone: ZoneId, admission: Admission) -> Self {
+        Lease { arena, zone, admission: Some(admission) }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        drop(self.admission.take());
+        self.arena.announce(self.zone);
+    }
+}
+
 impl SlotMut {
-    pub(super) fn new(arena: Arc<Arena>, allocation: Allocation, pages: u32, bytes: usize) -> Self {
-        SlotMut(Range { arena, allocation, pages, bytes })
+    pub(super) fn new(
+        arena: Arc<Arena>,
+        zone: ZoneId,
+        allocation: Allocation,
+        first_page: u32,
+        pages: u32,
+        bytes: usize,
+    ) -> Self {
+        SlotMut(Range { arena, zone, allocation, first_page, pages, bytes })
     }
 
     /// Ends writing.
     pub fn freeze(self) -> Slot {
-        Slot(Arc::new(self.0))
+        Slot { range: Arc::new(self.0), lease: None }
     }
 
     pub fn address(&self) -> usize {
@@ -42,22 +85,32 @@ impl SlotMut {
 impl Slot {
     /// Address of the first byte, for transfers.
     pub fn address(&self) -> usize {
-        self.0.address()
+        self.range.address()
+    }
+
+    /// The same slot, held under `lease`.
+    pub fn leased(&self, lease: Arc<Lease>) -> Slot {
+        Slot { range: self.range.clone(), lease: Some(lease) }
+    }
+
+    /// Whether it is held under a lease, and so counted.
+    pub fn is_leased(&self) -> bool {
+        self.lease.is_some()
     }
 
     /// Whether nobody but the caller holds this slot, so that dropping it frees memory.
     pub fn is_sole(&self) -> bool {
-        Arc::strong_count(&self.0) == 1
+        Arc::strong_count(&self.range) == 1
     }
 }
 
 impl Range {
     fn address(&self) -> usize {
-        self.arena.address() + self.allocation.offset as usize * SLOT_ALIGNMENT_BYTES
+        self.arena.address() + self.first_page as usize * SLOT_ALIGNMENT_BYTES
     }
 
     fn pointer(&self) -> *mut u8 {
-        self.arena.pointer(self.allocation.offset as usize * SLOT_ALIGNMENT_BYTES).as_ptr()
+        self.arena.pointer(self.first_page as usize * SLOT_ALIGNMENT_BYTES).as_ptr()
     }
 }
 
@@ -82,7 +135,7 @@ impl Deref for Slot {
 
     fn deref(&self) -> &[u8] {
         // SAFETY: the range is mapped and initialised; nothing writes to a frozen slot (NIXL only reads it).
-        unsafe { std::slice::from_raw_parts(self.0.pointer(), self.0.bytes) }
+        unsafe { std::slice::from_raw_parts(self.range.pointer(), self.range.bytes) }
     }
 }
 
@@ -94,13 +147,13 @@ impl AsRef<[u8]> for Slot {
 
 impl Drop for Range {
     fn drop(&mut self) {
-        self.arena.give_back(self.allocation, self.pages);
+        self.arena.give_back(self.zone, self.allocation, self.pages);
     }
 }
 
 impl std::fmt::Debug for Slot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Slot").field("bytes", &self.0.bytes).finish_non_exhaustive()
+        f.debug_struct("Slot").field("bytes", &self.range.bytes).finish_non_exhaustive()
     }
 }
 

@@ -7,6 +7,8 @@ use std::time::Duration;
 use ::metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 use metrics_exporter_prometheus::{BuildError, PrometheusBuilder, PrometheusHandle};
 
+use crate::memory::{ArenaUse, Budget};
+
 const REQUESTS: &str = "mediagate_requests_total";
 const ERRORS: &str = "mediagate_errors_total";
 const REQUEST_SECONDS: &str = "mediagate_first_byte_seconds";
@@ -25,6 +27,13 @@ const LANDING_OPEN: &str = "mediagate_landing_open";
 const WORKER_SPEED: &str = "mediagate_worker_push_bytes_per_second";
 const ARENA_BYTES: &str = "mediagate_arena_bytes";
 const ARENA_USED: &str = "mediagate_arena_used_bytes";
+const ARENA_LARGEST_FREE: &str = "mediagate_arena_largest_free_bytes";
+const ARENA_FRAGMENTATION: &str = "mediagate_arena_fragmentation_ratio";
+const BUDGET_BYTES: &str = "mediagate_budget_bytes";
+const BUDGET_FREE: &str = "mediagate_budget_free_bytes";
+const BUDGET_WAITING: &str = "mediagate_budget_waiting_requests";
+const CACHED_SOURCES: &str = "mediagate_cached_sources";
+const CACHED_PICTURES: &str = "mediagate_cached_pictures";
 
 /// From microseconds (a cache hit) to minutes (a long prompt).
 const SECONDS: [f64; 16] =
@@ -40,7 +49,10 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
     describe_counter!(REQUESTS, "Requests by route and status");
     describe_counter!(ERRORS, "Errors that the gateway itself answered with, by code");
     describe_histogram!(REQUEST_SECONDS, Unit::Seconds, "From the last byte of a request to the first of its answer");
-    describe_counter!(MEDIA, "Images by where they came from: source_hit, content_hit, shared, decoded, original");
+    describe_counter!(
+        MEDIA,
+        "Images by where they came from: source_hit, revalidated, shared, content_hit, decoded, ..."
+    );
     describe_histogram!(FETCH_SECONDS, Unit::Seconds, "Fetching one image by URL, redirects and retries included");
     describe_histogram!(FETCHED_BYTES, Unit::Bytes, "Size of a fetched file");
     describe_histogram!(DECODE_SECONDS, Unit::Seconds, "Decoding and hashing one image, by format");
@@ -53,8 +65,15 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
     describe_gauge!(WORKER_ATTACHED, "Whether a worker granted landing memory");
     describe_gauge!(LANDING_OPEN, "Pushes whose place on the worker is in use");
     describe_gauge!(WORKER_SPEED, "Speed of the transfer that measured the connection on attach");
-    describe_gauge!(ARENA_BYTES, Unit::Bytes, "Size of the arena");
-    describe_gauge!(ARENA_USED, Unit::Bytes, "Bytes of the arena that hold pixels or wait for them");
+    describe_gauge!(ARENA_BYTES, Unit::Bytes, "Size of the arena, by zone");
+    describe_gauge!(ARENA_USED, Unit::Bytes, "Bytes of the arena that hold pixels or wait for them, by zone");
+    describe_gauge!(ARENA_LARGEST_FREE, Unit::Bytes, "Largest picture that fits without evicting one, by zone");
+    describe_gauge!(ARENA_FRAGMENTATION, "Share of the free bytes that is not in the largest free range, by zone");
+    describe_gauge!(BUDGET_BYTES, Unit::Bytes, "Bytes that may be held at once, by budget");
+    describe_gauge!(BUDGET_FREE, Unit::Bytes, "Bytes of it that nobody holds, by budget");
+    describe_gauge!(BUDGET_WAITING, "Requests that wait for some of it, by budget");
+    describe_gauge!(CACHED_SOURCES, "Sources that are remembered, failures included");
+    describe_gauge!(CACHED_PICTURES, "Pictures that are kept");
     Ok(handle)
 }
 
@@ -116,7 +135,20 @@ pub fn worker_push_speed(worker: &str, bytes_per_second: u64) {
     gauge!(WORKER_SPEED, "worker" => worker.to_owned()).set(bytes_per_second as f64);
 }
 
-pub fn arena(total_bytes: usize, used_bytes: usize) {
-    gauge!(ARENA_BYTES).set(total_bytes as f64);
-    gauge!(ARENA_USED).set(used_bytes as f64);
+pub fn arena(zone: &'static str, usage: &ArenaUse) {
+    gauge!(ARENA_BYTES, "zone" => zone).set(usage.total_bytes as f64);
+    gauge!(ARENA_USED, "zone" => zone).set(usage.used_bytes as f64);
+    gauge!(ARENA_LARGEST_FREE, "zone" => zone).set(usage.largest_free_bytes as f64);
+    gauge!(ARENA_FRAGMENTATION, "zone" => zone).set(usage.fragmentation());
+}
+
+pub fn budget(name: &'static str, budget: &Budget) {
+    gauge!(BUDGET_BYTES, "budget" => name).set(budget.total_bytes() as f64);
+    gauge!(BUDGET_FREE, "budget" => name).set(budget.free_bytes() as f64);
+    gauge!(BUDGET_WAITING, "budget" => name).set(budget.waiting() as f64);
+}
+
+pub fn cached(sources: usize, pictures: usize) {
+    gauge!(CACHED_SOURCES).set(sources as f64);
+    gauge!(CACHED_PICTURES).set(pictures as f64);
 }

@@ -6,7 +6,7 @@ use http::{HeaderMap, HeaderValue, header::AUTHORIZATION};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::auth::ApiKeys;
+use super::{auth::ApiKeys, tenant::Tenancy};
 use crate::{
     media::{fetch::Fetcher, loader::MediaLoader},
     memory::Budget,
@@ -26,6 +26,7 @@ pub struct Inner {
     /// Judges the URLs that pass to workers; `None` in frontend decoding, where none does.
     pub url_check: Option<Fetcher>,
     pub keys: ApiKeys,
+    pub tenancy: Tenancy,
     /// `Authorization` for the workers, where they want one of their own.
     pub worker_authorization: Option<HeaderValue>,
     /// Request bodies that are held at once, in all.

@@ -22,7 +22,8 @@ use crate::{
     error::Fault,
     media::{
         content::{MediaId, Scope},
-        loader::{LoadTimes, Loaded, MediaError, MediaLoader},
+        error::{LoadError, MediaError},
+        loader::{LoadTimes, MediaLoader, SourceText},
         picture::Media,
         source::Source,
     },
@@ -58,7 +59,7 @@ async fn serve(app: &App, request: Request) -> Result<Response, Box<Refusal>> {
     stages.end("scan");
 
     let media = match &app.loader {
-        Some(loader) => load(app, loader, &chat, &mut stages).await?,
+        Some(loader) => load(app, loader, &parts.headers, &body.bytes, &chat, &mut stages).await?,
         None => {
             judge_urls(app, &chat).await?;
             Vec::new()
@@ -75,10 +76,12 @@ async fn serve(app: &App, request: Request) -> Result<Response, Box<Refusal>> {
     Ok(pass_on(*answer, in_flight, debugging))
 }
 
-/// Loads all images of a request side by side.
+/// Loads all images of a request.
 async fn load(
     app: &App,
     loader: &MediaLoader,
+    headers: &HeaderMap,
+    body: &Bytes,
     chat: &ChatRequest<'_>,
     stages: &mut Stages,
 ) -> Result<Vec<Media>, Box<Refusal>> {
@@ -87,16 +90,11 @@ async fn load(
         let refusal = Refusal::new(StatusCode::BAD_REQUEST, "unsupported_media", message);
         return Err(Box::new(refusal.about(path.to_string())));
     }
-    let scope = Scope::new(None, chat.cache_salt.as_deref());
+    let scope = Scope::new(app.tenancy.of(headers).as_deref(), chat.cache_salt.as_deref());
     let deadline = Instant::now() + app.limits.admission_timeout;
-    let loads = chat.images.iter().enumerate().map(|(index, part)| {
-        let scope = &scope;
-        async move {
-            let loaded = loader.load(&part.url, scope, deadline).await;
-            loaded.map_err(|error| about_image(index, part, &*error))
-        }
-    });
-    let loaded: Vec<Loaded> = try_join_all(loads).await?;
+    let sources: Vec<_> = chat.images.iter().map(|part| SourceText::within(body, &part.url)).collect();
+    let loaded = loader.load_all(&sources, &scope, deadline).await;
+    let loaded = loaded.map_err(|LoadError { index, error }| about_image(index, &chat.images[index], &*error))?;
     stages.loaded(loaded.iter().map(|loaded| loaded.times));
     Ok(loaded.into_iter().map(|loaded| loaded.media).collect())
 }

@@ -4,8 +4,8 @@
 //! - [`routes`]: the list of routes. What is not on it is 404; nothing is forwarded by default.
 //! - [`chat`]: chat completions, with images.
 //! - [`send`]: one prepared request to one worker: push, inline, and what a worker's refusal means.
-//! - [`models`], [`health`]: the small routes.
-//! - [`auth`]: API keys.
+//! - [`models`], [`health`], [`warm`]: the small routes.
+//! - [`auth`], [`tenant`]: API keys; whose request it is.
 //! - [`body`], [`headers`]: reading bodies within limits; which headers cross.
 //! - [`linger`]: what becomes of a body that nobody wants.
 //! - [`answer`]: errors in OpenAI's shape, headers that every answer has.
@@ -23,5 +23,7 @@ pub mod listen;
 pub mod models;
 pub mod routes;
 pub mod send;
+pub mod tenant;
+pub mod warm;
 
 pub use app::App;

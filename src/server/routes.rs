@@ -11,7 +11,7 @@ use http::{HeaderValue, StatusCode};
 use rand::RngCore;
 use tokio::time::Instant;
 
-use super::{answer::Refusal, app::App, chat, headers, health, models};
+use super::{answer::Refusal, app::App, chat, headers, health, models, warm};
 use crate::observe;
 
 /// What clients reach.
@@ -31,6 +31,7 @@ pub fn public(app: App) -> Router {
 pub fn admin(app: App) -> Router {
     Router::new()
         .route("/metrics", get(metrics))
+        .route("/warm", post(warm::warm))
         .route("/health", get(health::health))
         .route("/ready", get(health::ready))
         .fallback(|| async { Refusal::not_found() })
@@ -44,12 +45,12 @@ async fn method_not_allowed() -> Refusal {
 
 async fn metrics(State(app): State<App>) -> impl IntoResponse {
     if let Some(loader) = &app.loader {
-        let usage = loader.arena().usage();
-        observe::arena(usage.total_bytes, usage.used_bytes);
+        loader.observe();
     }
     for worker in app.registry.all() {
         observe::landing_open(&worker.label, worker.landing().map_or(0, |landing| landing.open_generations()));
     }
+    observe::budget("bodies", &app.bodies);
     ([(http::header::CONTENT_TYPE, "text/plain; version=0.0.4")], app.metrics.render())
 }
 

@@ -235,8 +235,8 @@ impl Probe {
 
     /// `None` if the arena has no room.
     pub fn new(arena: &Arc<Arena>) -> Option<Self> {
-        let first = arena.allocate(SLOT_ALIGNMENT_BYTES)?.freeze();
-        let measured = arena.allocate(PROBE_BYTES)?.freeze();
+        let first = arena.reserve(SLOT_ALIGNMENT_BYTES)?;
+        let measured = arena.reserve(PROBE_BYTES)?;
         Some(Probe { first, measured })
     }
 

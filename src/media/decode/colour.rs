@@ -16,11 +16,52 @@ pub(super) fn on_white(channel: u8, alpha: u8) -> u8 {
 
 /// RGBA pixels laid on white. `rgba` has four bytes a pixel, `rgb` three.
 pub(super) fn rgba_on_white(rgba: &[u8], rgb: &mut [u8]) {
-    for (out, pixel) in rgb.chunks_exact_mut(3).zip(rgba.chunks_exact(4)) {
-        let alpha = pixel[3];
-        out[0] = on_white(pixel[0], alpha);
-        out[1] = on_white(pixel[1], alpha);
-        out[2] = on_white(pixel[2], alpha);
+    #[cfg(target_arch = "x86_64")]
+    let done = if is_x86_feature_detected!("ssse3") {
+        // SAFETY: the processor has what the function is compiled for.
+        unsafe { super::shuffles::rgba_on_white(rgba, rgb) }
+    } else {
+        0
+    };
+    #[cfg(not(target_arch = "x86_64"))]
+    let done = 0;
+    let pixels = rgb[done * 3..].as_chunks_mut::<3>().0;
+    for (out, &[red, green, blue, alpha]) in pixels.iter_mut().zip(rgba[done * 4..].as_chunks::<4>().0) {
+        *out = [red, green, blue].map(|channel| on_white(channel, alpha));
+    }
+}
+
+/// Greys of 8 bits.
+pub(super) fn grey_to_rgb(grey: &[u8], rgb: &mut [u8]) {
+    #[cfg(target_arch = "x86_64")]
+    let done = if is_x86_feature_detected!("ssse3") {
+        // SAFETY: the processor has what the function is compiled for.
+        unsafe { super::shuffles::grey(grey, rgb) }
+    } else {
+        0
+    };
+    #[cfg(not(target_arch = "x86_64"))]
+    let done = 0;
+    let pixels = rgb[done * 3..].as_chunks_mut::<3>().0;
+    pixels.iter_mut().zip(&grey[done..]).for_each(|(out, &grey)| *out = [grey; 3]);
+}
+
+/// A colour as an entry of the table of [`indexed`].
+pub(super) fn entry([red, green, blue]: [u8; 3]) -> u32 {
+    u32::from_le_bytes([red, green, blue, 0])
+}
+
+/// Indices of 8 bits into a table of [`entry`], four pixels in three words.
+pub(super) fn indexed(indices: &[u8], table: &[u32; 256], rgb: &mut [u8]) {
+    let (blocks, rest) = rgb.as_chunks_mut::<12>();
+    let (fours, last) = indices.as_chunks::<4>();
+    for (out, four) in blocks.iter_mut().zip(fours) {
+        let [a, b, c, d] = four.map(|index| table[usize::from(index)]);
+        let words = [a | b << 24, b >> 8 | c << 16, c >> 16 | d << 8].map(u32::to_le_bytes);
+        out.copy_from_slice(words.as_flattened());
+    }
+    for (out, &index) in rest.as_chunks_mut::<3>().0.iter_mut().zip(last) {
+        out.copy_from_slice(&table[usize::from(index)].to_le_bytes()[..3]);
     }
 }
 
@@ -60,6 +101,41 @@ mod tests {
             for alpha in 0..=255u8 {
                 let exact = (f64::from(channel) * f64::from(alpha) + 255.0 * (255.0 - f64::from(alpha))) / 255.0;
                 assert!((f64::from(on_white(channel, alpha)) - exact).abs() <= 0.5);
+            }
+        }
+    }
+
+    /// Whatever the processor can do: rows of every length, and nothing beyond them.
+    #[test]
+    fn rows_are_as_their_pixels() {
+        let stored: Vec<u8> = (0..4 * 70u32).map(|at| ((at * at * 31) >> 3) as u8).collect();
+        let table: [u32; 256] = std::array::from_fn(|index| entry([index as u8, !(index as u8), 7]));
+        for width in 0..70 {
+            let row = |fill: &dyn Fn(&mut [u8])| {
+                let mut rgb = vec![0xa5; width * 3 + 32];
+                fill(&mut rgb[..width * 3]);
+                assert!(rgb[width * 3..].iter().all(|&byte| byte == 0xa5));
+                rgb[..width * 3].to_vec()
+            };
+            let pixels: Vec<_> = stored.as_chunks::<4>().0[..width].to_vec();
+            let on_white: Vec<_> = pixels.iter().map(|&[r, g, b, a]| [r, g, b].map(|c| on_white(c, a))).collect();
+            assert_eq!(row(&|rgb| rgba_on_white(pixels.as_flattened(), rgb)), on_white.as_flattened());
+            let greys: Vec<_> = stored[..width].iter().map(|&grey| [grey; 3]).collect();
+            assert_eq!(row(&|rgb| grey_to_rgb(&stored[..width], rgb)), greys.as_flattened());
+            let colours: Vec<_> = stored[..width].iter().map(|&index| [index, !index, 7]).collect();
+            assert_eq!(row(&|rgb| indexed(&stored[..width], &table, rgb)), colours.as_flattened());
+        }
+    }
+
+    /// Every channel and alpha, through whatever does whole rows.
+    #[test]
+    fn white_is_the_same_in_rows() {
+        for alpha in 0..=255 {
+            let rgba: Vec<_> = (0..=255u8).flat_map(|c| [c, 255 - c, c / 2, alpha]).collect();
+            let mut rgb = vec![0; 256 * 3];
+            rgba_on_white(&rgba, &mut rgb);
+            for (out, pixel) in rgb.as_chunks::<3>().0.iter().zip(rgba.as_chunks::<4>().0) {
+                assert_eq!(*out, [0, 1, 2].map(|channel| on_white(pixel[channel], alpha)));
             }
         }
     }

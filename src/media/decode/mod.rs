@@ -25,6 +25,8 @@ mod png;
 mod pnm;
 mod qoi;
 mod raw;
+#[cfg(target_arch = "x86_64")]
+mod shuffles;
 mod sniff;
 mod tga;
 mod tiff;

@@ -1,6 +1,6 @@
 //! From the rows of a PNG, as they are stored, to RGB: depth, palette, transparency.
 
-use super::super::colour::{each_packed, on_white, rgba_on_white};
+use super::super::colour::{each_packed, entry, grey_to_rgb, indexed, on_white, rgba_on_white};
 
 /// Colour type and depth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,7 +104,7 @@ pub(super) struct Expander {
     mode: ColourMode,
     key: Option<[u8; 3]>,
     /// The palette, already laid on white; entries that the file does not have are black.
-    palette: Box<[[u8; 3]]>,
+    palette: Box<[u32; 256]>,
 }
 
 impl Expander {
@@ -114,17 +114,17 @@ impl Expander {
         palette: Option<&[u8]>,
         transparency: Option<Transparency<'_>>,
     ) -> Option<Self> {
-        let mut expander = Self { mode, key: None, palette: Box::default() };
+        let mut expander = Self { mode, key: None, palette: Box::new([0; 256]) };
         if mode.is_palette() {
-            let mut entries = vec![[0; 3]; 256];
+            let mut entries = [[0; 3]; 256];
             let stored = palette.unwrap_or_default().as_chunks::<3>().0;
             entries.get_mut(..stored.len())?.copy_from_slice(stored);
             if let Some(Transparency::Alphas(alphas)) = transparency {
-                for (entry, alpha) in entries.get_mut(..alphas.len())?.iter_mut().zip(effective(alphas)) {
-                    *entry = entry.map(|channel| on_white(channel, alpha));
+                for (colour, alpha) in entries.get_mut(..alphas.len())?.iter_mut().zip(effective(alphas)) {
+                    *colour = colour.map(|channel| on_white(channel, alpha));
                 }
             }
-            expander.palette = entries.into();
+            *expander.palette = entries.map(entry);
         } else if let Some(Transparency::Key(key)) = transparency {
             expander.key = Some(key);
         }
@@ -140,7 +140,7 @@ impl Expander {
     pub(super) fn expand(&self, stored: &[u8], rgb: &mut [u8]) {
         let pixels = rgb.as_chunks_mut::<3>().0;
         match self.mode {
-            ColourMode::Grey(8) => pixels.iter_mut().zip(stored).for_each(|(out, &grey)| *out = [grey; 3]),
+            ColourMode::Grey(8) => grey_to_rgb(stored, rgb),
             ColourMode::Grey(depth) => {
                 // 255 is a multiple of the largest value of each depth.
                 let scale = 255 / ((1u16 << depth) - 1) as u8;
@@ -157,10 +157,11 @@ impl Expander {
                 let values = stored.as_chunks::<6>().0;
                 pixels.iter_mut().zip(values).for_each(|(out, &[r, _, g, _, b, _])| *out = [r, g, b]);
             }
-            ColourMode::Palette(8) => {
-                pixels.iter_mut().zip(stored).for_each(|(out, &index)| *out = self.palette[usize::from(index)]);
-            }
-            ColourMode::Palette(depth) => each_packed(stored, depth, pixels, |index| self.palette[usize::from(index)]),
+            ColourMode::Palette(8) => indexed(stored, &self.palette, rgb),
+            ColourMode::Palette(depth) => each_packed(stored, depth, pixels, |index| {
+                let [red, green, blue, _] = self.palette[usize::from(index)].to_le_bytes();
+                [red, green, blue]
+            }),
             ColourMode::GreyAlpha => {
                 let values = stored.as_chunks::<2>().0;
                 pixels.iter_mut().zip(values).for_each(|(out, &[grey, alpha])| *out = [on_white(grey, alpha); 3]);

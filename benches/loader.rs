@@ -1,0 +1,118 @@
+//! The hit path of the loader: what a request pays for an image that is there.
+//!
+//! `cargo bench --bench loader`. Flat from a hundred entries to a hundred thousand, and no slower per image when sixteen
+//! ask at once than the cores account for.
+
+use std::{
+    hint::black_box,
+    thread,
+    time::{Duration, Instant},
+};
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use futures_util::FutureExt;
+use mediagate::{
+    media::{
+        content::Scope,
+        decode::DecodeLimits,
+        fetch::FetchConfig,
+        loader::{MediaConfig, MediaLoader, SourceText},
+    },
+    memory::Arena,
+};
+use tokio::time::Instant as Deadline;
+
+/// A binary PPM of one pixel in a data: URI: the source as small as an image URL, the entry as any other.
+fn source(number: u32) -> SourceText {
+    let [_, red, green, blue] = number.to_be_bytes();
+    let mut file = Vec::new();
+    let mut encoder = png::Encoder::new(&mut file, 1, 1);
+    encoder.set_color(png::ColorType::Rgb);
+    encoder.set_depth(png::BitDepth::Eight);
+    let mut writer = encoder.write_header().unwrap();
+    writer.write_image_data(&[red, green, blue]).unwrap();
+    writer.finish().unwrap();
+    format!("data:image/png;base64,{}", base64_simd::STANDARD.encode_to_string(file)).into()
+}
+
+fn filled(entries: u32) -> (MediaLoader, Vec<SourceText>) {
+    let config = MediaConfig {
+        fetch: FetchConfig::default(),
+        decode: DecodeLimits::default(),
+        encoded_bytes: 64 << 20,
+        scratch_bytes: 64 << 20,
+        decoders: 2,
+        fresh: Duration::from_secs(60),
+        fresh_min: Duration::ZERO,
+        fresh_max: Duration::from_secs(3600),
+        negative: Duration::ZERO,
+    };
+    let arena = Arena::new((entries as usize + 1024) * 4096).unwrap();
+    let loader = MediaLoader::new(config, arena).unwrap();
+    let sources: Vec<_> = (0..entries).map(source).collect();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        for batch in sources.chunks(256) {
+            let deadline = Deadline::now() + Duration::from_secs(60);
+            loader.load_all(batch, &Scope::default(), deadline).await.unwrap();
+        }
+    });
+    (loader, sources)
+}
+
+/// A hit waits for nothing, so it is there at the first poll.
+fn hit(loader: &MediaLoader, source: &SourceText, scope: &Scope, deadline: Deadline) {
+    let loaded = loader.load(source.clone(), scope, deadline).now_or_never().expect("a hit").unwrap();
+    black_box(loaded);
+}
+
+/// Visits all, in an order that no cache of the processor foresees.
+fn order(sources: &[SourceText]) -> impl Iterator<Item = &SourceText> {
+    let mut at = 0;
+    std::iter::repeat_with(move || {
+        at = (at + 7919) % sources.len();
+        &sources[at]
+    })
+}
+
+fn hits(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("hit");
+    let (scope, deadline) = (Scope::default(), Deadline::now() + Duration::from_secs(3600));
+    for entries in [100, 1_000, 10_000, 100_000] {
+        let (loader, sources) = filled(entries);
+        let mut sources = order(&sources);
+        group.bench_function(BenchmarkId::from_parameter(entries), |bencher| {
+            bencher.iter(|| hit(&loader, sources.next().unwrap(), &scope, deadline));
+        });
+    }
+    group.finish();
+}
+
+fn hits_side_by_side(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("hits_side_by_side");
+    group.throughput(Throughput::Elements(1));
+    let (scope, deadline) = (Scope::default(), Deadline::now() + Duration::from_secs(3600));
+    let (loader, sources) = filled(1_000);
+    for threads in [1, 2, 4, 16] {
+        group.bench_function(BenchmarkId::from_parameter(threads), |bencher| {
+            bencher.iter_custom(|hits| {
+                let each = hits.div_ceil(threads);
+                let start = Instant::now();
+                thread::scope(|scope_of_threads| {
+                    for _ in 0..threads {
+                        scope_of_threads.spawn(|| {
+                            for source in order(&sources).take(each as usize) {
+                                hit(&loader, source, &scope, deadline);
+                            }
+                        });
+                    }
+                });
+                start.elapsed()
+            });
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, hits, hits_side_by_side);
+criterion_main!(benches);

@@ -1,0 +1,80 @@
+//! What memory the settings add up to, and the defaults that follow what the process may have.
+
+use std::fmt;
+
+use bytesize::ByteSize;
+
+use super::ServeArgs;
+use crate::{
+    media::cache::{MAX_CONTENTS, MAX_SOURCES},
+    memory::{SLOT_ALIGNMENT_BYTES, limits},
+};
+
+/// The program itself: code, threads, connections, logs.
+pub const BASE_BYTES: u64 = 128 << 20;
+
+/// An entry of the cache: keys, times, validators, the tables around them.
+const SOURCE_BYTES: u64 = 400;
+const CONTENT_BYTES: u64 = 300;
+
+/// Where nothing tells how much memory there is.
+const UNKNOWN_MEMORY_BYTES: u64 = 4 << 30;
+
+/// The memory that a gateway may use, by what it is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Budgets {
+    items: Vec<(&'static str, u64)>,
+}
+
+/// A quarter of what there is, at most 4 GiB, and no more than may be registered.
+pub(super) fn default_arena_bytes() -> u64 {
+    let quarter = (limits::memory_bytes().unwrap_or(UNKNOWN_MEMORY_BYTES) / 4).min(4 << 30);
+    // What NIXL registers besides is small.
+    limits::lockable_bytes().map_or(quarter, |lockable| quarter.min(lockable / 16 * 15))
+}
+
+/// An eighth of what there is, at most 1 GiB: with an arena of a quarter, five eighths in all.
+pub(super) fn default_eighth() -> ByteSize {
+    ByteSize((limits::memory_bytes().unwrap_or(UNKNOWN_MEMORY_BYTES) / 8).min(1 << 30))
+}
+
+impl Budgets {
+    pub(super) fn of(args: &ServeArgs) -> Self {
+        let mut items = vec![("base", BASE_BYTES), ("bodies", args.body_budget_bytes() as u64)];
+        if args.frontend_decoding {
+            let (media, arena) = (args.media.config(), args.arena_layout());
+            let contents = (arena.bytes / SLOT_ALIGNMENT_BYTES).min(2 * MAX_CONTENTS) as u64;
+            items.extend([
+                ("arena", arena.bytes as u64),
+                ("encoded files", media.encoded_bytes as u64),
+                ("decoder scratch", media.scratch_bytes as u64),
+                // A client may leave while its data: URI is being read: the job ends with nobody to count it for.
+                (
+                    "abandoned jobs",
+                    media.decoders as u64 * (args.max_body_bytes.as_u64() + media.fetch.max_bytes as u64),
+                ),
+                ("cache index", MAX_SOURCES as u64 * SOURCE_BYTES + contents * CONTENT_BYTES),
+            ]);
+        }
+        Budgets { items }
+    }
+
+    pub fn sum(&self) -> u64 {
+        self.items.iter().map(|(_, bytes)| bytes).sum()
+    }
+}
+
+impl fmt::Display for Budgets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let items = self.items.iter().copied().chain([("sum", self.sum())]);
+        for (name, bytes) in items {
+            writeln!(f, "# {name:<16} {bytes:>14} bytes  {}", ByteSize(bytes))?;
+        }
+        match limits::memory_bytes() {
+            Some(bytes) => {
+                writeln!(f, "# of              {bytes:>14} bytes  {} that the process may have", ByteSize(bytes))
+            }
+            None => Ok(()),
+        }
+    }
+}

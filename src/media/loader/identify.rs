@@ -1,0 +1,85 @@
+//! What the sources of a request are, and what they are called.
+
+use std::collections::HashMap;
+
+use futures_util::future::try_join_all;
+
+use super::{Loader, SourceText, pool::Urgency};
+use crate::media::{
+    cache::SourceKey,
+    content::Scope,
+    error::{LoadError, MediaError},
+    source::{HttpUrl, Source, SourceError},
+};
+
+/// Hashing more would hold up a connection's thread for longer than handing it over takes.
+const MAX_HASHED_HERE_BYTES: usize = 64 << 10;
+
+/// An image that a request wants, and where it is.
+pub struct Wanted {
+    /// Its place, or the first of them, among the request's images.
+    pub index: usize,
+    pub key: SourceKey,
+    pub scope: Scope,
+    pub origin: Origin,
+}
+
+pub enum Origin {
+    Url(HttpUrl),
+    /// A data: URI that parsed, and the bytes that it will have.
+    Data(SourceText, usize),
+}
+
+/// The images of a request without repetitions, and for each of its places which of them stands there.
+pub struct AllWanted {
+    pub distinct: Vec<Wanted>,
+    pub places: Vec<usize>,
+}
+
+/// Parses and names the sources.
+pub async fn all(loader: &Loader, sources: &[SourceText], scope: &Scope) -> Result<AllWanted, LoadError> {
+    let named = sources.iter().enumerate().map(|(index, text)| async move {
+        let named = one(loader, index, text, scope).await;
+        named.map_err(|error| LoadError::new(index, error))
+    });
+    let named = try_join_all(named).await?;
+    let mut first = HashMap::with_capacity(named.len());
+    let mut wanted = AllWanted { distinct: Vec::with_capacity(named.len()), places: Vec::with_capacity(named.len()) };
+    for image in named {
+        let next = wanted.distinct.len();
+        let place = *first.entry(image.key).or_insert(next);
+        wanted.places.push(place);
+        if place == next {
+            wanted.distinct.push(image);
+        }
+    }
+    Ok(wanted)
+}
+
+async fn one(loader: &Loader, index: usize, text: &SourceText, scope: &Scope) -> Result<Wanted, MediaError> {
+    let (key, origin) = match Source::parse(text.as_str())? {
+        Source::Http(url) => (SourceKey::url(scope, url.raw()), Origin::Url(url)),
+        Source::Data(uri) => {
+            let (bytes, max_bytes) = (uri.decoded_len(), loader.config.fetch.max_bytes);
+            if bytes > max_bytes {
+                return Err(SourceError::TooLarge { max_bytes }.into());
+            }
+            let key = if bytes <= MAX_HASHED_HERE_BYTES {
+                SourceKey::data(scope, uri.payload())
+            } else {
+                let (text, scope) = (text.clone(), *scope);
+                let hash = move || data_key(text.as_str(), &scope);
+                loader.pool.run(Urgency::Short, hash).await.map_err(|_| MediaError::Lost)??
+            };
+            (key, Origin::Data(text.clone(), bytes))
+        }
+    };
+    Ok(Wanted { index, key, scope: *scope, origin })
+}
+
+fn data_key(text: &str, scope: &Scope) -> Result<SourceKey, SourceError> {
+    Ok(match Source::parse(text)? {
+        Source::Http(url) => SourceKey::url(scope, url.raw()),
+        Source::Data(uri) => SourceKey::data(scope, uri.payload()),
+    })
+}

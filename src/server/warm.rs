@@ -1,0 +1,49 @@
+//! `POST /warm` on the admin listener: loads an image, so that the first client finds it there.
+
+use axum::{
+    Json,
+    extract::State,
+    response::{IntoResponse, Response},
+};
+use http::{HeaderMap, StatusCode};
+use serde::Deserialize;
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::{answer::Refusal, app::App};
+use crate::media::{content::Scope, picture::Media};
+
+/// What is to be loaded, and for whom.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Order {
+    url: String,
+    /// As the header that `--tenancy` names has it.
+    tenant: Option<String>,
+    cache_salt: Option<String>,
+}
+
+pub async fn warm(State(app): State<App>, Json(order): Json<Order>) -> Response {
+    let Some(loader) = &app.loader else {
+        let message = "Without --frontend-decoding the gateway keeps no images.";
+        return Refusal::new(StatusCode::CONFLICT, "not_decoding", message).into_response();
+    };
+    let tenant = match &order.tenant {
+        Some(tenant) => app.tenancy.named(tenant),
+        None => app.tenancy.of(&HeaderMap::new()),
+    };
+    let scope = Scope::new(tenant.as_deref(), order.cache_salt.as_deref());
+    let deadline = Instant::now() + app.limits.admission_timeout;
+    match loader.load(order.url.into(), &scope, deadline).await {
+        Ok(loaded) => Json(match &loaded.media {
+            Media::Picture(picture) => json!({
+                "height": picture.name.height,
+                "width": picture.name.width,
+                "media_id": picture.name.media_id.to_string(),
+            }),
+            Media::Original(original) => json!({"format": original.format.name()}),
+        })
+        .into_response(),
+        Err(error) => Refusal::of(&*error).into_response(),
+    }
+}

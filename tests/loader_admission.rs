@@ -1,0 +1,216 @@
+//! Memory is handed out in one order, to whole requests, and nobody waits for ever.
+#![cfg(not(feature = "shuttle"))]
+
+mod loader_support;
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use http::StatusCode;
+use loader_support::{Origin, at_rest, data_uri, late, loader, picture, pixels, soon, zoned_loader};
+use mediagate::{
+    error::Fault,
+    media::{content::Scope, fetch::FetchConfig, loader::MediaConfig},
+};
+use tokio::time::Instant;
+
+/// Pixels of 64 x 64: three pages.
+const PICTURE_BYTES: usize = 64 * 64 * 3;
+
+/// The case that a loader which admits image by image gets wrong: with room for two pictures, one request holds A and waits
+/// for B, the other holds B and waits for A. And with room for one file: one fetches A, the other B, and each waits.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn two_that_lead_one_image_and_follow_the_other_do_not_wait_for_one_another() {
+    let origin = Origin::start().await;
+    for round in 0..50 {
+        let config = MediaConfig { encoded_bytes: 2 << 20, ..origin.config() };
+        let loader = loader(config, 2 * PICTURE_BYTES);
+        let (a, b) = (2 * round, 2 * round + 1);
+        let requests = [[a, b], [b, a], [a, b], [b, a]].map(|seeds| {
+            let sources = seeds.map(|seed| origin.url(&format!("/{seed}/64/64?delay={}", seed % 3)));
+            let loader = loader.clone();
+            tokio::spawn(async move {
+                let loaded = loader.load_all(&sources, &Scope::default(), late()).await.unwrap();
+                for (loaded, seed) in loaded.iter().zip(seeds) {
+                    assert_eq!(picture(loaded).0, pixels(seed, 64, 64));
+                }
+            })
+        });
+        for request in tokio::time::timeout(Duration::from_secs(20), join_all(requests)).await.expect("a deadlock") {
+            request.unwrap();
+        }
+        at_rest(&loader).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn many_requests_for_overlapping_images_all_end_in_an_arena_that_holds_one_of_them() {
+    let origin = Origin::start().await;
+    let loader = loader(origin.config(), 8 * PICTURE_BYTES);
+    let requests = (0..60u64).map(|request| {
+        // Eight of twelve, each request in another order.
+        let seeds: Vec<u64> = (0..8).map(|n| (request * 7 + n * (1 + request % 5)) % 12).collect();
+        let sources: Vec<_> = seeds.iter().map(|seed| origin.url(&format!("/{seed}/64/64"))).collect();
+        let loader = loader.clone();
+        tokio::spawn(async move {
+            let loaded = loader.load_all(&sources, &Scope::default(), late()).await.unwrap();
+            for (loaded, seed) in loaded.iter().zip(seeds) {
+                assert_eq!(picture(loaded).0, pixels(seed, 64, 64));
+            }
+        })
+    });
+    for request in tokio::time::timeout(Duration::from_secs(50), join_all(requests)).await.expect("a deadlock") {
+        request.unwrap();
+    }
+    at_rest(&loader).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_can_never_fit_is_refused_at_once() {
+    let origin = Origin::start().await;
+    let config = MediaConfig { encoded_bytes: 4 << 20, ..origin.config() };
+    let loader = loader(config, 2 * PICTURE_BYTES);
+    let start = Instant::now();
+    let scope = Scope::default();
+    // Together their pixels exceed the arena, though each fits.
+    let three = [1, 2, 3].map(|seed| origin.url(&format!("/{seed}/64/64")));
+    let refused = loader.load_all(&three, &scope, late()).await.unwrap_err();
+    assert_eq!((refused.error.status(), refused.error.code()), (StatusCode::PAYLOAD_TOO_LARGE, "media_exceeds_memory"));
+    assert!(!refused.error.retryable());
+    // One that exceeds the arena alone.
+    let refused = loader.load(origin.url("/1/200/200"), &scope, late()).await.unwrap_err();
+    assert_eq!(refused.status(), StatusCode::PAYLOAD_TOO_LARGE);
+    assert!(start.elapsed() < Duration::from_secs(10));
+    at_rest(&loader).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_that_together_exceed_the_budget_are_refused() {
+    let origin = Origin::start().await;
+    // Data: URIs tell their size beforehand; their pixels do not compress.
+    let uris: Vec<_> = (0..40).map(|seed| data_uri(seed, 300, 300)).collect();
+    let encoded_bytes = uris.iter().map(|uri| uri.as_str().len() / 4 * 3).sum::<usize>() / 2;
+    let fetch = FetchConfig { max_bytes: encoded_bytes, ..origin.config().fetch };
+    let loader = loader(MediaConfig { encoded_bytes, fetch, ..origin.config() }, 64 << 20);
+    let refused = loader.load_all(&uris, &Scope::default(), late()).await.unwrap_err();
+    assert_eq!(refused.error.status(), StatusCode::PAYLOAD_TOO_LARGE);
+    loader.load_all(&uris[..15], &Scope::default(), late()).await.unwrap();
+    at_rest(&loader).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_for_many_files_takes_them_in_turns_within_its_share() {
+    let origin = Origin::start().await;
+    // Room for 16 files of the largest size, of which one request gets a quarter.
+    let config = MediaConfig { encoded_bytes: 16 << 20, ..origin.config() };
+    let loader = loader(config, 64 << 20);
+    let sources: Vec<_> = (0..60).map(|seed| origin.url(&format!("/{seed}/64/64?delay=2"))).collect();
+    let loaded = loader.load_all(&sources, &Scope::default(), late()).await.unwrap();
+    for (loaded, seed) in loaded.iter().zip(0..) {
+        assert_eq!(picture(loaded).0, pixels(seed, 64, 64));
+    }
+    assert!((2..=4).contains(&origin.most_under_way()), "{} at once", origin.most_under_way());
+    drop(loaded);
+    at_rest(&loader).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_is_served_when_memory_comes_back_and_refused_at_the_deadline() {
+    let origin = Origin::start().await;
+    let loader = loader(origin.config(), PICTURE_BYTES);
+    let scope = Scope::default();
+    let held = loader.load(origin.url("/1/64/64"), &scope, late()).await.unwrap();
+
+    let start = Instant::now();
+    let busy = loader.load(origin.url("/2/64/64"), &scope, soon()).await.unwrap_err();
+    assert_eq!((busy.status(), busy.code()), (StatusCode::SERVICE_UNAVAILABLE, "media_overloaded"));
+    assert!(busy.retryable());
+    assert!(start.elapsed() < Duration::from_secs(5));
+    // Even what is in the cache is counted for each who holds it.
+    assert!(loader.load(origin.url("/1/64/64"), &scope, soon()).await.is_err());
+
+    let waiting = tokio::spawn({
+        let (loader, source) = (loader.clone(), origin.url("/2/64/64"));
+        async move { loader.load(source, &scope, late()).await }
+    });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(!waiting.is_finished());
+    // As a transfer would: the slot outlives the request.
+    let in_transfer = held.clone();
+    drop(held);
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert!(!waiting.is_finished());
+    drop(in_transfer);
+    let loaded = tokio::time::timeout(Duration::from_secs(10), waiting).await.expect("woken").unwrap().unwrap();
+    assert_eq!(picture(&loaded).0, pixels(2, 64, 64));
+    drop(loaded);
+    at_rest(&loader).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn large_images_that_wait_block_no_small_ones() {
+    let origin = Origin::start().await;
+    // 1 MiB: 32 KiB and more is large. 150 x 150 is 67,500 bytes.
+    let loader = zoned_loader(origin.config(), 1 << 20, 67_500);
+    let scope = Scope::default();
+    let held: Vec<_> =
+        join_all((0..3).map(|seed| loader.load(origin.url(&format!("/{seed}/150/150")), &scope, late())))
+            .await
+            .into_iter()
+            .map(Result::unwrap)
+            .collect();
+    let large: Vec<_> = (10..20)
+        .map(|seed| {
+            let (loader, source) = (loader.clone(), origin.url(&format!("/{seed}/150/150")));
+            // Lets go of it at once: the next in line waits for that.
+            tokio::spawn(async move {
+                let loaded = loader.load(source, &scope, late()).await.unwrap();
+                assert_eq!(picture(&loaded).0, pixels(seed, 150, 150));
+            })
+        })
+        .collect();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    for seed in 0..50 {
+        let small = loader.load(origin.url(&format!("/{seed}/64/64")), &scope, late()).await.unwrap();
+        assert_eq!(picture(&small).0, pixels(seed, 64, 64));
+    }
+    assert!(large.iter().all(|large| !large.is_finished()));
+    drop(held);
+    for large in large {
+        large.await.unwrap();
+    }
+    at_rest(&loader).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_that_leave_at_any_moment_leave_nothing_behind() {
+    let origin = Origin::start().await;
+    let loader = loader(origin.config(), 16 * PICTURE_BYTES);
+    let requests: Vec<_> = (0..200u64)
+        .map(|request| {
+            let sources: Vec<_> = (0..4)
+                .map(|n| match (request + n) % 3 {
+                    0 => data_uri((request + n) % 20, 64, 64),
+                    _ => origin.url(&format!("/{}/64/64?delay={}", (request + n) % 20, n)),
+                })
+                .collect();
+            let loader = loader.clone();
+            tokio::spawn(async move { loader.load_all(&sources, &Scope::default(), late()).await.map(drop) })
+        })
+        .collect();
+    for (index, request) in requests.iter().enumerate() {
+        if index % 4 == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        if index % 8 != 0 {
+            request.abort();
+        }
+    }
+    for (index, request) in requests.into_iter().enumerate() {
+        let ended = tokio::time::timeout(Duration::from_secs(30), request).await.expect("a hang");
+        if index % 8 == 0 {
+            ended.unwrap().unwrap();
+        }
+    }
+    at_rest(&loader).await;
+}

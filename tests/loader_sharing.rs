@@ -1,0 +1,177 @@
+//! Each thing is done once, for those who may share it, and for as long as it holds.
+#![cfg(not(feature = "shuttle"))]
+
+mod loader_support;
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::future::join_all;
+use loader_support::{Origin, at_rest, data_uri, late, loader, picture, pixels};
+use mediagate::{
+    error::Fault,
+    media::{content::Scope, loader::MediaConfig},
+};
+
+const ARENA_BYTES: usize = 16 << 20;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_hundred_who_ask_at_once_cause_one_fetch_and_share_one_slot() {
+    let origin = Origin::start().await;
+    let loader = loader(origin.config(), ARENA_BYTES);
+    let path = "/1/64/64?delay=50";
+    let (source, scope) = (origin.url(path), Scope::default());
+    let all = join_all((0..100).map(|_| {
+        let (loader, source) = (loader.clone(), source.clone());
+        tokio::spawn(async move { loader.load(source, &scope, late()).await.unwrap() })
+    }))
+    .await;
+    let all: Vec<_> = all.into_iter().map(Result::unwrap).collect();
+    assert_eq!(origin.requests(path), 1);
+    let (expected, address) = (pixels(1, 64, 64), picture(&all[0]).1);
+    for loaded in &all {
+        assert_eq!(picture(loaded), (&expected[..], address));
+    }
+    assert_eq!(loader.arena().usage().used_bytes, expected.len().next_multiple_of(4096));
+    drop(all);
+    at_rest(&loader).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn when_the_first_client_leaves_the_others_go_on_and_when_all_leave_the_work_ends() {
+    let origin = Origin::start().await;
+    let loader = loader(origin.config(), ARENA_BYTES);
+    let (path, scope) = ("/1/64/64?delay=300", Scope::default());
+    let ask = || {
+        let (loader, source) = (loader.clone(), origin.url(path));
+        tokio::spawn(async move { loader.load(source, &scope, late()).await })
+    };
+    let first = ask();
+    while origin.requests(path) == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let second = ask();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    first.abort();
+    assert_eq!(picture(&second.await.unwrap().unwrap()).0, pixels(1, 64, 64));
+    assert_eq!(origin.requests(path), 1);
+
+    loader.clear();
+    let only = ask();
+    while origin.requests(path) < 2 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    only.abort();
+    let _ = only.await;
+    assert_eq!(loader.held(), Default::default(), "a fetch that nobody waits for is over at once");
+    at_rest(&loader).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn equal_pixels_share_a_slot_within_a_scope_and_never_across() {
+    let origin = Origin::start().await;
+    let loader = loader(origin.config(), ARENA_BYTES);
+    let sources = [origin.url("/1/64/64"), origin.url("/1/64/64?etag=x"), data_uri(1, 64, 64), data_uri(1, 64, 64)];
+    let one = loader.load_all(&sources, &Scope::default(), late()).await.unwrap();
+    let first = picture(&one[0]);
+    assert!(one.iter().all(|loaded| picture(loaded) == first));
+
+    let tenant = Scope::new(Some("tenant"), None);
+    let other = loader.load_all(&sources, &tenant, late()).await.unwrap();
+    assert_eq!(picture(&other[0]).0, first.0);
+    assert_ne!(picture(&other[0]).1, first.1, "another tenant's picture lies in another slot");
+    assert_eq!(origin.requests("/1/64/64"), 2, "and is fetched anew, so that no time tells that it was there");
+    drop((one, other));
+    at_rest(&loader).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failure_reaches_all_and_is_told_again_for_a_moment_if_it_is_the_origins() {
+    let origin = Origin::start().await;
+    let config = MediaConfig { negative: Duration::from_millis(200), ..origin.config() };
+    let loader = loader(config, ARENA_BYTES);
+    let scope = Scope::default();
+    for (path, code) in [
+        ("/1/8/8?status=502&delay=50", "media_origin_failed"),
+        ("/1/8/8?status=404&delay=50", "media_origin_refused"),
+        ("/1/8/8?broken=true&delay=50", "image_corrupt"),
+    ] {
+        let all = join_all((0..8).map(|_| loader.load(origin.url(path), &scope, late()))).await;
+        for error in all.into_iter().map(Result::unwrap_err) {
+            assert_eq!(error.code(), code);
+        }
+        let again = loader.load(origin.url(path), &scope, late()).await.unwrap_err();
+        assert_eq!((again.code(), origin.requests(path)), (code, 1));
+        tokio::time::sleep(Duration::from_millis(250)).await;
+        assert!(loader.load(origin.url(path), &scope, late()).await.is_err());
+        assert_eq!(origin.requests(path), 2);
+    }
+    // A refusal by our own policy is not the origin's.
+    let forbidden = "http://127.0.0.1:1/x.png";
+    let refused = loader.load(forbidden.into(), &scope, late()).await.unwrap_err();
+    assert_eq!(refused.code(), "media_port_not_allowed");
+    at_rest(&loader).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_private_is_fetched_by_everybody_for_himself() {
+    let origin = Origin::start().await;
+    let loader = loader(origin.config(), ARENA_BYTES);
+    let scope = Scope::default();
+    for path in ["/1/64/64?cc=no-store&delay=50", "/1/64/64?cc=private&delay=50"] {
+        let all = join_all((0..4).map(|_| loader.load(origin.url(path), &scope, late()))).await;
+        for loaded in all {
+            assert_eq!(picture(&loaded.unwrap()).0, pixels(1, 64, 64));
+        }
+        assert_eq!(origin.requests(path), 4);
+        assert_eq!(loader.arena().usage().used_bytes, 0, "nothing is kept");
+    }
+    at_rest(&loader).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_stale_is_asked_about_and_what_is_fresh_is_not() {
+    let origin = Origin::start().await;
+    let loader = loader(origin.config(), ARENA_BYTES);
+    let scope = Scope::default();
+    let twice = async |path: &str| {
+        let first = loader.load(origin.url(path), &scope, late()).await.unwrap();
+        let second = loader.load(origin.url(path), &scope, late()).await.unwrap();
+        assert_eq!(picture(&first), picture(&second));
+        origin.requests(path)
+    };
+    assert_eq!(twice("/1/8/8").await, 1);
+    assert_eq!(twice("/2/8/8?cc=max-age=60").await, 1);
+    assert_eq!(twice("/3/8/8?cc=max-age=0").await, 2);
+    assert_eq!(twice("/4/8/8?cc=no-cache&etag=x").await, 2);
+    at_rest(&loader).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_picture_named_twice_in_a_request_is_loaded_once() {
+    let origin = Origin::start().await;
+    let loader = loader(origin.config(), ARENA_BYTES);
+    let (a, b) = (origin.url("/1/64/64"), origin.url("/2/64/64"));
+    let sources = [a.clone(), b.clone(), a, b];
+    let loaded = loader.load_all(&sources, &Scope::default(), late()).await.unwrap();
+    for (loaded, seed) in loaded.iter().zip([1, 2, 1, 2]) {
+        assert_eq!(picture(loaded).0, pixels(seed, 64, 64));
+    }
+    assert_eq!((origin.requests("/1/64/64"), origin.requests("/2/64/64")), (1, 1));
+    assert_eq!(loader.held().small_pixels_bytes, 2 * (64 * 64 * 3));
+    drop(loaded);
+    at_rest(&loader).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_failure_names_its_image() {
+    let origin = Origin::start().await;
+    let loader = loader(origin.config(), ARENA_BYTES);
+    let sources = [origin.url("/1/64/64"), origin.url("/1/64/64"), origin.url("/2/8/8?status=500")];
+    let failed = loader.load_all(&sources, &Scope::default(), late()).await.unwrap_err();
+    assert_eq!((failed.index, failed.error.code()), (2, "media_origin_failed"));
+    let sources = [origin.url("/1/64/64"), "nothing".into()];
+    let failed = loader.load_all(&sources, &Scope::default(), late()).await.unwrap_err();
+    assert_eq!(failed.index, 1);
+    assert!(Arc::strong_count(&failed.error) >= 1);
+    at_rest(&loader).await;
+}

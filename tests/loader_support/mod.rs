@@ -1,0 +1,217 @@
+//! What the tests of the loader share: an origin that draws pictures to order and counts, and loaders that may ask it.
+
+// Each test binary uses a part of it.
+#![allow(dead_code)]
+
+use std::{
+    collections::HashMap,
+    net::{Ipv4Addr, SocketAddr},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use axum::{
+    Router,
+    extract::{Path, Query, State},
+    http::{HeaderMap, StatusCode, header},
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use mediagate::{
+    media::{
+        decode::DecodeLimits,
+        fetch::FetchConfig,
+        loader::{Loaded, MediaConfig, MediaLoader, SourceText},
+        picture::Media,
+    },
+    memory::{Arena, Layout},
+};
+use serde::Deserialize;
+use tokio::time::Instant;
+
+/// An origin on loopback. `/{seed}/{width}/{height}` is a PNG of those; the query says how it is to be answered.
+pub struct Origin {
+    address: SocketAddr,
+    seen: Arc<Seen>,
+}
+
+#[derive(Default)]
+struct Seen {
+    /// Requests by path and query.
+    requests: Mutex<HashMap<String, usize>>,
+    under_way: Mutex<(usize, usize)>,
+}
+
+#[derive(Deserialize)]
+struct Manner {
+    /// `Cache-Control`.
+    cc: Option<String>,
+    etag: Option<String>,
+    /// Milliseconds before the answer.
+    delay: Option<u64>,
+    /// Instead of a picture.
+    status: Option<u16>,
+    /// A file that breaks off.
+    broken: Option<bool>,
+}
+
+impl Origin {
+    pub async fn start() -> Self {
+        let seen = Arc::<Seen>::default();
+        let app = Router::new().route("/{seed}/{width}/{height}", get(answer)).with_state(seen.clone());
+        let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move { axum::serve(listener, app).await });
+        Origin { address, seen }
+    }
+
+    pub fn url(&self, path: &str) -> SourceText {
+        format!("http://{}{path}", self.address).into()
+    }
+
+    pub fn requests(&self, path: &str) -> usize {
+        self.seen.requests.lock().unwrap().get(path).copied().unwrap_or(0)
+    }
+
+    /// The most requests that were under way at once.
+    pub fn most_under_way(&self) -> usize {
+        self.seen.under_way.lock().unwrap().1
+    }
+
+    pub fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    pub fn config(&self) -> MediaConfig {
+        config(self.port())
+    }
+}
+
+/// What a loader is told if it may ask an origin on this port. Times are such that a slow machine is no failure.
+pub fn config(port: u16) -> MediaConfig {
+    MediaConfig {
+        fetch: FetchConfig {
+            allow_cidrs: vec!["127.0.0.0/8".parse().unwrap()],
+            allow_ports: [port].into_iter().collect(),
+            connect_timeout: Duration::from_secs(30),
+            first_byte_timeout: Duration::from_secs(30),
+            total_timeout: Duration::from_secs(60),
+            max_bytes: 1 << 20,
+            max_retries: 0,
+            max_concurrent_per_host: 256,
+            ..FetchConfig::default()
+        },
+        decode: DecodeLimits::default(),
+        encoded_bytes: 64 << 20,
+        scratch_bytes: 64 << 20,
+        decoders: 2,
+        fresh: Duration::from_secs(60),
+        fresh_min: Duration::ZERO,
+        fresh_max: Duration::from_secs(3600),
+        negative: Duration::from_secs(60),
+    }
+}
+
+async fn answer(
+    State(seen): State<Arc<Seen>>,
+    Path((seed, width, height)): Path<(u64, u32, u32)>,
+    Query(manner): Query<Manner>,
+    uri: axum::http::Uri,
+    headers: HeaderMap,
+) -> Response {
+    *seen.requests.lock().unwrap().entry(uri.to_string()).or_default() += 1;
+    {
+        let mut under_way = seen.under_way.lock().unwrap();
+        under_way.0 += 1;
+        under_way.1 = under_way.1.max(under_way.0);
+    }
+    tokio::time::sleep(Duration::from_millis(manner.delay.unwrap_or(0))).await;
+    seen.under_way.lock().unwrap().0 -= 1;
+    let mut said = HeaderMap::new();
+    if let Some(cc) = &manner.cc {
+        said.insert(header::CACHE_CONTROL, cc.parse().unwrap());
+    }
+    if let Some(etag) = &manner.etag {
+        said.insert(header::ETAG, format!("\"{etag}\"").parse().unwrap());
+        if headers.get(header::IF_NONE_MATCH) == said.get(header::ETAG) {
+            return (StatusCode::NOT_MODIFIED, said).into_response();
+        }
+    }
+    if let Some(status) = manner.status {
+        return StatusCode::from_u16(status).unwrap().into_response();
+    }
+    let mut file = png(seed, width, height);
+    if manner.broken == Some(true) {
+        file.truncate(file.len() / 2);
+    }
+    (said, file).into_response()
+}
+
+/// Pixels that tell one seed from another, and one place from another.
+pub fn pixels(seed: u64, width: u32, height: u32) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    (0..width as usize * height as usize * 3)
+        .map(|index| {
+            if index % 256 == 0 {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            }
+            (state >> 56) as u8
+        })
+        .collect()
+}
+
+pub fn png(seed: u64, width: u32, height: u32) -> Vec<u8> {
+    let mut file = Vec::new();
+    let mut encoder = png::Encoder::new(&mut file, width, height);
+    encoder.set_color(png::ColorType::Rgb);
+    encoder.set_depth(png::BitDepth::Eight);
+    encoder.set_compression(png::Compression::Fast);
+    let mut writer = encoder.write_header().unwrap();
+    writer.write_image_data(&pixels(seed, width, height)).unwrap();
+    writer.finish().unwrap();
+    file
+}
+
+pub fn data_uri(seed: u64, width: u32, height: u32) -> SourceText {
+    let file = png(seed, width, height);
+    format!("data:image/png;base64,{}", base64_simd::STANDARD.encode_to_string(file)).into()
+}
+
+/// A loader of an arena of one zone.
+pub fn loader(config: MediaConfig, arena_bytes: usize) -> MediaLoader {
+    MediaLoader::new(config, Arena::new(arena_bytes).unwrap()).unwrap()
+}
+
+/// A loader of an arena with a zone for large images.
+pub fn zoned_loader(config: MediaConfig, arena_bytes: usize, largest_bytes: usize) -> MediaLoader {
+    let layout = Layout::new(arena_bytes, largest_bytes);
+    assert!(layout.is_possible() && layout.large_zone_bytes > 0);
+    MediaLoader::new(config, Arena::with_layout(layout).unwrap()).unwrap()
+}
+
+pub fn soon() -> Instant {
+    Instant::now() + Duration::from_millis(50)
+}
+
+pub fn late() -> Instant {
+    Instant::now() + Duration::from_secs(60)
+}
+
+/// The pixels of a loaded picture, and where they are.
+pub fn picture(loaded: &Loaded) -> (&[u8], usize) {
+    match &loaded.media {
+        Media::Picture(picture) => (&picture.slot, picture.slot.address()),
+        Media::Original(original) => panic!("{} was not decoded", original.format.name()),
+    }
+}
+
+/// Waits until nobody holds anything: what was left runs out on threads of its own.
+pub async fn at_rest(loader: &MediaLoader) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while loader.held() != Default::default() {
+        assert!(Instant::now() < deadline, "{:?}", loader.held());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    loader.clear();
+    assert_eq!(loader.arena().usage().used_bytes, 0, "all slots are free");
+}
