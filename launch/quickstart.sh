@@ -53,10 +53,19 @@ wait_for "http://$listen/ready" "$gateway" 60 "the gateway" || {
     die "the gateway did not start"
 }
 # Ready means that a worker is healthy. That it granted landing memory too is seen a moment later.
-for _ in $(seq 100); do
-    curl --silent --fail "http://$admin/metrics" | grep -q '^mediagate_worker_attached{.*} 1$' && break
+attached=""
+for _ in $(seq 200); do
+    if curl --silent --fail "http://$admin/metrics" | grep -q '^mediagate_worker_attached{.*} 1$'; then
+        attached=yes
+        break
+    fi
     sleep 0.1
 done
+if [ -z "$attached" ]; then
+    # It would work, with the pixels inside the request; but that is not what this script is to show.
+    tail -n 20 "$logs/worker.log" "$logs/gateway.log"
+    die "the worker granted no landing memory, so NIXL does not work here: the logs above say why"
+fi
 
 say "sending tests/data/paris.jpg, twice: the second time everything is known"
 for time in first second; do
