@@ -1,0 +1,20 @@
+#!/bin/bash
+# Checks that take long and seldom find something: run them before a release, after launch/test.sh.
+#
+#   launch/test-long.sh
+set -euo pipefail
+# shellcheck source=launch/lib.sh
+. "$(dirname "$0")/lib.sh"
+cd "$root"
+export CARGO_TERM_COLOR=never
+
+install_system_packages
+"$root/launch/setup-python.sh"
+
+say "locks of the loader under a model checker (all of mediagate is compiled once more)"
+cargo test --release --locked --features shuttle --test loader_shuttle
+
+say "decoding against Pillow, over 6,000 random images, whole and damaged"
+MEDIAGATE_PILLOW_SEED="$RANDOM" MEDIAGATE_PILLOW_IMAGES=6000 cargo test --release --locked --test decode_pillow -- --nocapture
+
+say "all long checks passed"
