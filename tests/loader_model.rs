@@ -9,7 +9,7 @@ use std::{
 
 use mediagate::{
     media::{
-        cache::{Contents, Known, SourceKey, Sources},
+        cache::{Contents, Known, MOVED_EVERY, SourceKey, Sources},
         content::{MediaId, Name, Scope},
         error::MediaError,
         fetch::{FetchError, Validators},
@@ -75,8 +75,8 @@ enum Shown {
 struct Model {
     /// Content, until when, and whether it can be asked about; or a failure.
     sources: HashMap<u8, (Option<u8>, Instant2, bool)>,
-    /// The least recently used first.
-    contents: Vec<u8>,
+    /// What was moved to the end the longest ago first, and when that was.
+    contents: Vec<(u8, Instant2)>,
     pins: Vec<u8>,
 }
 
@@ -96,17 +96,22 @@ impl Model {
     }
 
     fn has(&self, content: u8) -> bool {
-        self.contents.contains(&content)
+        self.contents.iter().any(|(other, _)| *other == content)
     }
 
-    fn used(&mut self, content: u8) {
-        self.contents.retain(|other| *other != content);
-        self.contents.push(content);
+    fn used(&mut self, content: u8, now: Instant2) {
+        if let Some(at) = self.contents.iter().position(|(other, _)| *other == content) {
+            if now - self.contents[at].1 < MOVED_EVERY {
+                return;
+            }
+            self.contents.remove(at);
+        }
+        self.contents.push((content, now));
     }
 
     fn evict(&mut self) -> Option<u8> {
-        let at = self.contents.iter().position(|content| !self.pins.contains(content))?;
-        Some(self.contents.remove(at))
+        let at = self.contents.iter().position(|(content, _)| !self.pins.contains(content))?;
+        Some(self.contents.remove(at).0)
     }
 }
 
@@ -154,7 +159,7 @@ proptest! {
                         Shown::Fresh(content) => {
                             prop_assert_eq!(contents.touch(&name(content).0, now), model.has(content));
                             if model.has(content) {
-                                model.used(content);
+                                model.used(content, clock);
                                 continue;
                             }
                         }
@@ -166,7 +171,7 @@ proptest! {
                     let (kept, was_there) = contents.keep(Picture { name, slot: slot.freeze() }, now);
                     prop_assert_eq!(was_there, model.has(content));
                     prop_assert_eq!(&kept.slot[..], &pixels[..]);
-                    model.used(content);
+                    model.used(content, clock);
                     let etag = tagged.then(|| "\"tag\"".parse().unwrap());
                     let fresh = Duration::from_secs(fresh_s);
                     sources.remember(key, name, Some(fresh), Validators { etag, ..Validators::default() }, now);
@@ -184,7 +189,7 @@ proptest! {
                     prop_assert_eq!(pinned.is_some(), model.has(content));
                     if let Some(pinned) = pinned {
                         prop_assert_eq!(&pinned.slot[..], &pixels[..]);
-                        model.used(content);
+                        model.used(content, clock);
                         model.pins.push(content);
                         held.push(pinned);
                     }
@@ -196,7 +201,12 @@ proptest! {
                     }
                 }
                 Step::Evict => {
-                    prop_assert_eq!(contents.evict_one(ZoneId::Small), model.evict().is_some());
+                    let victim = model.evict();
+                    prop_assert_eq!(contents.evict_one(ZoneId::Small), victim.is_some());
+                    // Asking whether the others are there counts as using them, so only the one is asked for.
+                    if let Some(victim) = victim {
+                        prop_assert!(!contents.touch(&name(victim).0, now));
+                    }
                 }
                 Step::Expire { seconds } => clock += Duration::from_secs(seconds),
                 Step::Forget { source } => {
@@ -205,7 +215,7 @@ proptest! {
                 }
             }
             // What is kept is what the model keeps, and its pages are all that is used: what is pinned is never evicted.
-            let used: u32 = model.contents.iter().map(|content| pages(*content)).sum();
+            let used: u32 = model.contents.iter().map(|(content, _)| pages(*content)).sum();
             prop_assert_eq!(arena.usage().used_bytes, used as usize * SLOT_ALIGNMENT_BYTES);
             prop_assert_eq!(contents.len(), model.contents.len());
             let leased: u32 = model.pins.iter().map(|content| pages(*content)).sum();

@@ -2,9 +2,10 @@
 
 use std::{num::NonZeroUsize, sync::Arc, time::Instant};
 
-use lru::LruCache;
-
-use super::shards::{SHARDS, Shards};
+use super::{
+    recent::Recent,
+    shards::{SHARDS, Shards},
+};
 use crate::{
     media::{
         content::{MediaId, Name},
@@ -25,19 +26,13 @@ pub struct Contents {
     large: Shards<Shard>,
 }
 
-type Shard = LruCache<MediaId, Entry>;
-
-/// A picture that nobody leases, and when it was last asked for.
-#[derive(Debug)]
-struct Entry {
-    picture: Picture,
-    used: Instant,
-}
+/// What is kept is leased to nobody.
+type Shard = Recent<MediaId, Picture>;
 
 impl Contents {
     pub fn new(arena: Arc<Arena>) -> Self {
         const EACH: NonZeroUsize = NonZeroUsize::new(MAX_CONTENTS.div_ceil(SHARDS)).unwrap();
-        let shards = || Shards::new(|| LruCache::new(EACH));
+        let shards = || Shards::new(|| Recent::new(EACH));
         Contents { arena, small: shards(), large: shards() }
     }
 
@@ -55,15 +50,13 @@ impl Contents {
     /// Whether a picture is there. It counts as used.
     pub fn touch(&self, name: &Name, now: Instant) -> bool {
         let mut shard = self.shards_of(name).lock(name.media_id.spread());
-        shard.get_mut(&name.media_id).map(|entry| entry.used = now).is_some()
+        shard.get(&name.media_id, now).is_some()
     }
 
     /// A picture, held under a lease: it stays until the lease is over.
     pub fn pin(&self, name: &Name, lease: &Arc<Lease>, now: Instant) -> Option<Picture> {
         let mut shard = self.shards_of(name).lock(name.media_id.spread());
-        let entry = shard.get_mut(&name.media_id)?;
-        entry.used = now;
-        Some(entry.picture.leased(lease.clone()))
+        Some(shard.get(&name.media_id, now)?.leased(lease.clone()))
     }
 
     /// Keeps a picture. If one of the same content is there already, that one is given back and `picture` is dropped, so
@@ -72,11 +65,10 @@ impl Contents {
         debug_assert!(!picture.slot.is_leased(), "what is kept for later is not counted for anybody");
         let id = picture.name.media_id;
         let mut shard = self.shards_of(&picture.name).lock(id.spread());
-        if let Some(there) = shard.get_mut(&id) {
-            there.used = now;
-            return (there.picture.clone(), true);
+        if let Some(there) = shard.get(&id, now) {
+            return (there.clone(), true);
         }
-        shard.put(id, Entry { picture: picture.clone(), used: now });
+        shard.put(id, picture.clone(), now);
         (picture, false)
     }
 
@@ -84,14 +76,11 @@ impl Contents {
     pub fn evict_one(&self, zone: ZoneId) -> bool {
         let shards = self.shards(zone);
         loop {
-            let oldest = shards.each().filter_map(|shard| evictable(&shard)).min_by_key(|(used, _)| *used);
+            let oldest = shards.each().filter_map(|shard| shard.oldest(is_unused)).min_by_key(|(used, _)| *used);
             let Some((_, id)) = oldest else { return false };
-            let mut shard = shards.lock(id.spread());
-            // It may have been asked for meanwhile. It is taken all the same unless it is held: order is a matter of luck then.
-            if shard.peek(&id).is_some_and(|entry| entry.picture.slot.is_sole()) {
-                let victim = shard.pop(&id);
-                drop(shard);
-                drop(victim);
+            // It may have been taken hold of meanwhile. The lock is gone before the picture is.
+            let victim = shards.lock(id.spread()).remove_if(&id, is_unused);
+            if victim.is_some() {
                 return true;
             }
         }
@@ -114,16 +103,14 @@ impl Contents {
     }
 }
 
-/// The least recently used of a shard that nobody holds.
-fn evictable(shard: &Shard) -> Option<(Instant, MediaId)> {
-    let (id, entry) = shard.iter().rev().find(|(_, entry)| entry.picture.slot.is_sole())?;
-    Some((entry.used, *id))
+fn is_unused(picture: &Picture) -> bool {
+    picture.slot.is_sole()
 }
 
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
-    use crate::media::content::Scope;
+    use crate::media::{cache::MOVED_EVERY, content::Scope};
 
     fn picture(arena: &Arc<Arena>, value: u8) -> Picture {
         let mut slot = arena.allocate(3).unwrap();
@@ -154,7 +141,7 @@ mod tests {
         let held = contents.keep(picture(&arena, 1), Instant::now()).0.name;
         let held = contents.pin(&held, &lease, Instant::now()).unwrap();
         let names = [2, 3, 4].map(|value| contents.keep(picture(&arena, value), Instant::now()).0.name);
-        assert!(contents.touch(&names[0], Instant::now()));
+        assert!(contents.touch(&names[0], Instant::now() + MOVED_EVERY));
         for gone in [1, 2, 0] {
             assert!(contents.evict_one(ZoneId::Small));
             assert!(contents.pin(&names[gone], &lease, Instant::now()).is_none(), "{gone}");

@@ -10,9 +10,11 @@
 
 mod contents;
 mod key;
+mod recent;
 mod shards;
 mod sources;
 
 pub use contents::{Contents, MAX_CONTENTS};
 pub use key::SourceKey;
+pub use recent::MOVED_EVERY;
 pub use sources::{Known, MAX_SOURCES, Sources};

@@ -6,10 +6,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lru::LruCache;
-
 use super::{
     key::SourceKey,
+    recent::Recent,
     shards::{SHARDS, Shards},
 };
 use crate::media::{content::Name, error::MediaError, fetch::Validators};
@@ -40,12 +39,12 @@ enum Entry {
 
 /// See the module's documentation.
 #[derive(Debug)]
-pub struct Sources(Shards<LruCache<SourceKey, Entry>>);
+pub struct Sources(Shards<Recent<SourceKey, Entry>>);
 
 impl Default for Sources {
     fn default() -> Self {
         const EACH: NonZeroUsize = NonZeroUsize::new(MAX_SOURCES.div_ceil(SHARDS)).unwrap();
-        Sources(Shards::new(|| LruCache::new(EACH)))
+        Sources(Shards::new(|| Recent::new(EACH)))
     }
 }
 
@@ -53,7 +52,7 @@ impl Sources {
     /// What is known of a source at `now`. What is stale and cannot be asked about is forgotten.
     pub fn lookup(&self, key: &SourceKey, now: Instant) -> Option<Known> {
         let mut shard = self.0.lock(key.spread());
-        match shard.get(key)? {
+        match shard.get(key, now)? {
             Entry::Shows { name, fresh_until, .. } if fresh_until.is_none_or(|until| now < until) => {
                 return Some(Known::Fresh(*name));
             }
@@ -63,7 +62,7 @@ impl Sources {
             Entry::Failed { error, until } if now < *until => return Some(Known::Failed(error.clone())),
             Entry::Shows { .. } | Entry::Failed { .. } => {}
         }
-        shard.pop(key);
+        shard.remove(key);
         None
     }
 
@@ -76,18 +75,18 @@ impl Sources {
         let validators = kept.then(|| Box::new(validators));
         // A time too far to be told is for ever.
         let fresh_until = fresh.and_then(|fresh| now.checked_add(fresh));
-        self.put(key, Entry::Shows { name, fresh_until, validators });
+        self.put(key, Entry::Shows { name, fresh_until, validators }, now);
     }
 
     /// Remembers for a while that a source cannot be had.
     pub fn remember_failure(&self, key: SourceKey, error: Arc<MediaError>, lasting: Duration, now: Instant) {
         if let Some(until) = now.checked_add(lasting).filter(|_| !lasting.is_zero()) {
-            self.put(key, Entry::Failed { error, until });
+            self.put(key, Entry::Failed { error, until }, now);
         }
     }
 
     pub fn forget(&self, key: &SourceKey) {
-        self.0.lock(key.spread()).pop(key);
+        self.0.lock(key.spread()).remove(key);
     }
 
     /// Sources that are remembered, failures included.
@@ -99,8 +98,8 @@ impl Sources {
         self.len() == 0
     }
 
-    fn put(&self, key: SourceKey, entry: Entry) {
-        self.0.lock(key.spread()).put(key, entry);
+    fn put(&self, key: SourceKey, entry: Entry, now: Instant) {
+        self.0.lock(key.spread()).put(key, entry, now);
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use futures_util::future::try_join_all;
 
-use super::{Loader, SourceText, pool::Urgency};
+use super::{Loaded, Loader, SourceText, pool::Urgency};
 use crate::media::{
     cache::SourceKey,
     content::Scope,
@@ -36,8 +36,22 @@ pub struct AllWanted {
     pub places: Vec<usize>,
 }
 
+impl AllWanted {
+    /// Gives each place what was loaded for the image that stands there.
+    pub fn spread(self, loaded: Vec<Loaded>) -> Vec<Loaded> {
+        if self.places.len() == loaded.len() {
+            return loaded;
+        }
+        self.places.into_iter().map(|place| loaded[place].clone()).collect()
+    }
+}
+
 /// Parses and names the sources.
 pub async fn all(loader: &Loader, sources: &[SourceText], scope: &Scope) -> Result<AllWanted, LoadError> {
+    if let [text] = sources {
+        let only = one(loader, 0, text, scope).await.map_err(|error| LoadError::new(0, error))?;
+        return Ok(AllWanted { distinct: vec![only], places: vec![0] });
+    }
     let named = sources.iter().enumerate().map(|(index, text)| async move {
         let named = one(loader, index, text, scope).await;
         named.map_err(|error| LoadError::new(index, error))

@@ -77,9 +77,7 @@ pub async fn take(
     let start = Instant::now();
     let leased = admit(loader, wanted, &have, patience.deadline).await?;
     let waited = start.elapsed();
-    if !waited.is_zero() {
-        observe::admitted("pixels", waited);
-    }
+    observe::admitted("pixels", waited);
     let mut places: Vec<Option<Place>> = Vec::with_capacity(have.len());
     places.resize_with(have.len(), || None);
     for zone in ZoneId::ALL {
