@@ -1,34 +1,24 @@
 //! The whole configuration: command line, environment, TOML file, in this order of precedence.
 //!
-//! Every setting is one field here, with its flag `--like-this`, its variable `MEDIAGATE_LIKE_THIS` and its key
+//! Every setting is one field of [`ServeArgs`] or [`MediaArgs`], with its flag `--like-this`, its variable `MEDIAGATE_LIKE_THIS` and its key
 //! `like-this` in the file. docs/CONFIGURATION.md is the reference for users.
 
 mod budgets;
+mod media;
+mod serve;
 mod show;
 
 use std::{
     ffi::OsString,
-    net::SocketAddr,
     path::{Path, PathBuf},
-    str::FromStr,
-    time::Duration,
 };
 
 use bytesize::ByteSize;
-use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub use budgets::{BASE_BYTES, Budgets};
-
-use crate::{
-    media::{
-        decode::DecodeLimits,
-        fetch::{Cidr, FetchConfig},
-        loader::MediaConfig,
-    },
-    memory::{Layout, SLOT_ALIGNMENT_BYTES},
-    observe::tracing::LogFormat,
-    server::{app::Limits, tenant::Tenancy},
-};
+pub use media::MediaArgs;
+pub use serve::ServeArgs;
 
 /// A gateway in front of vLLM workers that decodes every image once.
 ///
@@ -96,339 +86,6 @@ pub struct InspectArgs {
     pub inputs: Vec<String>,
     #[command(flatten)]
     pub media: MediaArgs,
-}
-
-#[derive(Debug, Args)]
-pub struct ServeArgs {
-    /// TOML file with settings; flags and environment variables go before it
-    #[arg(long, env = "MEDIAGATE_CONFIG", value_name = "FILE")]
-    pub config: Option<PathBuf>,
-    /// Where clients connect: the API, /health and /ready
-    #[arg(long, env = "MEDIAGATE_LISTEN", value_name = "ADDR", default_value = "127.0.0.1:8080")]
-    pub listen: SocketAddr,
-    /// Where operators connect: /metrics. Keep it off public networks
-    #[arg(long, env = "MEDIAGATE_ADMIN_LISTEN", value_name = "ADDR", default_value = "127.0.0.1:9090")]
-    pub admin_listen: SocketAddr,
-    /// Base URL of a `vllm serve` (repeatable; in the variable separated by commas)
-    #[arg(
-        long = "worker",
-        id = "worker",
-        env = "MEDIAGATE_WORKER",
-        value_name = "URL",
-        value_delimiter = ',',
-        required = true
-    )]
-    pub workers: Vec<String>,
-    /// Decode images here and push the pixels to the workers; without it, image URLs pass to the workers
-    #[arg(long, env = "MEDIAGATE_FRONTEND_DECODING", value_name = "BOOL", default_value = "false",
-          num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
-    pub frontend_decoding: bool,
-    /// File with the API keys of clients, one a line [default: no key needed]
-    #[arg(long, env = "MEDIAGATE_API_KEY_FILE", value_name = "FILE")]
-    pub api_key_file: Option<PathBuf>,
-    /// File with the API key of the workers (vLLM's --api-key) [default: the client's Authorization passes]
-    #[arg(long, env = "MEDIAGATE_WORKER_API_KEY_FILE", value_name = "FILE")]
-    pub worker_api_key_file: Option<PathBuf>,
-
-    /// What tells tenants apart, who share no cached images: `none`, `api-key`, or `header:NAME`. A header must be set by a
-    /// proxy that clients cannot go around
-    #[arg(long, env = "MEDIAGATE_TENANCY", value_name = "TENANCY", default_value = "none", value_parser = Tenancy::from_str)]
-    pub tenancy: Tenancy,
-
-    /// Memory for pixels, registered with NIXL [default: a quarter of the memory that the process may have, at most 4 GiB
-    /// and what it may lock]
-    #[arg(long, env = "MEDIAGATE_ARENA_BYTES", value_name = "BYTES")]
-    pub arena_bytes: Option<ByteSize>,
-    /// Landing memory to ask each worker for
-    #[arg(long, env = "MEDIAGATE_LANDING_BYTES", value_name = "BYTES", default_value = "256MiB")]
-    pub landing_bytes: ByteSize,
-    /// Directory of libnixl_capi.so [default: looked for in $VIRTUAL_ENV, beside python3, on the loader's path]
-    #[arg(long, env = "MEDIAGATE_NIXL_LIB_DIR", value_name = "DIR")]
-    pub nixl_lib_dir: Option<PathBuf>,
-    /// File with the secret that gateways and workers share [default: none, and only workers on this machine attach]
-    #[arg(long, env = "MEDIAGATE_ATTACH_KEY_FILE", value_name = "FILE")]
-    pub attach_key_file: Option<PathBuf>,
-
-    /// Largest request body
-    #[arg(long, env = "MEDIAGATE_MAX_BODY_BYTES", value_name = "BYTES", default_value = "64MiB")]
-    pub max_body_bytes: ByteSize,
-    /// Request bodies held at once, in all [default: an eighth of the memory that the process may have, at most 1 GiB]
-    #[arg(long, env = "MEDIAGATE_BODY_BUDGET_BYTES", value_name = "BYTES")]
-    pub body_budget_bytes: Option<ByteSize>,
-    /// Time for a request body to arrive
-    #[arg(long, env = "MEDIAGATE_BODY_TIMEOUT_MS", value_name = "MS", default_value = "30000")]
-    pub body_timeout_ms: u64,
-    /// Time to wait for memory before a request is answered with 503
-    #[arg(long, env = "MEDIAGATE_ADMISSION_TIMEOUT_MS", value_name = "MS", default_value = "10000")]
-    pub admission_timeout_ms: u64,
-    /// Time to wait for a landing slot on a worker before pixels go inline
-    #[arg(long, env = "MEDIAGATE_LANDING_TIMEOUT_MS", value_name = "MS", default_value = "50")]
-    pub landing_timeout_ms: u64,
-    /// Time for pixels to reach a worker before they are sent another way
-    #[arg(long, env = "MEDIAGATE_PUSH_TIMEOUT_MS", value_name = "MS", default_value = "5000")]
-    pub push_timeout_ms: u64,
-    /// How often each worker's health is asked for
-    #[arg(long, env = "MEDIAGATE_HEALTH_INTERVAL_MS", value_name = "MS", default_value = "1000")]
-    pub health_interval_ms: u64,
-    /// Time for the head of a request to arrive, on a new connection or after the answer before; keep it above the idle
-    /// time of a load balancer in front
-    #[arg(long, env = "MEDIAGATE_IDLE_TIMEOUT_MS", value_name = "MS", default_value = "75000")]
-    pub idle_timeout_ms: u64,
-    /// Time for requests under way to end on shutdown
-    #[arg(long, env = "MEDIAGATE_SHUTDOWN_GRACE_MS", value_name = "MS", default_value = "30000")]
-    pub shutdown_grace_ms: u64,
-
-    /// What is logged, such as `info` or `mediagate=debug`
-    #[arg(long, env = "MEDIAGATE_LOG", value_name = "FILTER", default_value = "info")]
-    pub log: String,
-    /// How log lines look
-    #[arg(long, env = "MEDIAGATE_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]
-    pub log_format: LogFormat,
-
-    #[command(flatten)]
-    pub media: MediaArgs,
-}
-
-/// What images may be, and where they may come from.
-#[derive(Debug, Args)]
-pub struct MediaArgs {
-    /// Network whose hosts may be fetched from although it is not public (repeatable)
-    #[arg(
-        long = "media-allow-cidr",
-        id = "media_allow_cidr",
-        env = "MEDIAGATE_MEDIA_ALLOW_CIDR",
-        value_name = "CIDR",
-        value_delimiter = ','
-    )]
-    pub allow_cidrs: Vec<Cidr>,
-    /// Host, name or address, that may be fetched from although it is not public (repeatable)
-    #[arg(
-        long = "media-allow-host",
-        id = "media_allow_host",
-        env = "MEDIAGATE_MEDIA_ALLOW_HOST",
-        value_name = "NAME",
-        value_delimiter = ','
-    )]
-    pub allow_hosts: Vec<String>,
-    /// Port that may be fetched from besides 80 and 443 (repeatable)
-    #[arg(
-        long = "media-allow-port",
-        id = "media_allow_port",
-        env = "MEDIAGATE_MEDIA_ALLOW_PORT",
-        value_name = "PORT",
-        value_delimiter = ','
-    )]
-    pub allow_ports: Vec<u16>,
-    /// If any are named, only these are fetched from: `example.com` that name, `.example.com` all below it (repeatable)
-    #[arg(
-        long = "media-allowed-domain",
-        id = "media_allowed_domain",
-        env = "MEDIAGATE_MEDIA_ALLOWED_DOMAIN",
-        value_name = "NAME",
-        value_delimiter = ','
-    )]
-    pub allowed_domains: Vec<String>,
-    /// Largest image file
-    #[arg(
-        long = "media-max-bytes",
-        id = "media_max_bytes",
-        env = "MEDIAGATE_MEDIA_MAX_BYTES",
-        value_name = "BYTES",
-        default_value = "20MiB"
-    )]
-    pub max_bytes: ByteSize,
-    /// Largest image, in pixels
-    #[arg(
-        long = "media-max-pixels",
-        id = "media_max_pixels",
-        env = "MEDIAGATE_MEDIA_MAX_PIXELS",
-        value_name = "N",
-        default_value = "50000000"
-    )]
-    pub max_pixels: u64,
-    /// Longest side of an image, in pixels
-    #[arg(
-        long = "media-max-side",
-        id = "media_max_side",
-        env = "MEDIAGATE_MEDIA_MAX_SIDE",
-        value_name = "N",
-        default_value = "16384"
-    )]
-    pub max_side: u32,
-    /// Time for one fetch in all: DNS, redirects and retries
-    #[arg(
-        long = "media-timeout-ms",
-        id = "media_timeout_ms",
-        env = "MEDIAGATE_MEDIA_TIMEOUT_MS",
-        value_name = "MS",
-        default_value = "10000"
-    )]
-    pub timeout_ms: u64,
-    /// Time to connect to an origin
-    #[arg(
-        long = "media-connect-timeout-ms",
-        id = "media_connect_timeout_ms",
-        env = "MEDIAGATE_MEDIA_CONNECT_TIMEOUT_MS",
-        value_name = "MS",
-        default_value = "3000"
-    )]
-    pub connect_timeout_ms: u64,
-    /// Time for an origin to begin its answer
-    #[arg(
-        long = "media-first-byte-timeout-ms",
-        id = "media_first_byte_timeout_ms",
-        env = "MEDIAGATE_MEDIA_FIRST_BYTE_TIMEOUT_MS",
-        value_name = "MS",
-        default_value = "5000"
-    )]
-    pub first_byte_timeout_ms: u64,
-    /// Redirects followed in one fetch
-    #[arg(
-        long = "media-max-redirects",
-        id = "media_max_redirects",
-        env = "MEDIAGATE_MEDIA_MAX_REDIRECTS",
-        value_name = "N",
-        default_value = "5"
-    )]
-    pub max_redirects: u32,
-    /// Attempts after the first for what is transient
-    #[arg(
-        long = "media-max-retries",
-        id = "media_max_retries",
-        env = "MEDIAGATE_MEDIA_MAX_RETRIES",
-        value_name = "N",
-        default_value = "2"
-    )]
-    pub max_retries: u32,
-    /// Fetches under way at once
-    #[arg(
-        long = "media-max-concurrent",
-        id = "media_max_concurrent",
-        env = "MEDIAGATE_MEDIA_MAX_CONCURRENT",
-        value_name = "N",
-        default_value = "256"
-    )]
-    pub max_concurrent: usize,
-    /// Fetches under way at once to one host
-    #[arg(
-        long = "media-max-concurrent-per-host",
-        id = "media_max_concurrent_per_host",
-        env = "MEDIAGATE_MEDIA_MAX_CONCURRENT_PER_HOST",
-        value_name = "N",
-        default_value = "32"
-    )]
-    pub max_concurrent_per_host: usize,
-    /// What origins are told about who asks; some answer 403 to clients that do not say
-    #[arg(
-        long = "media-user-agent",
-        id = "media_user_agent",
-        env = "MEDIAGATE_MEDIA_USER_AGENT",
-        value_name = "TEXT",
-        default_value = concat!("mediagate/", env!("CARGO_PKG_VERSION"), " (image fetcher of an AI inference gateway)")
-    )]
-    pub user_agent: String,
-    /// Largest head of an origin's answer
-    #[arg(
-        long = "media-max-header-bytes",
-        id = "media_max_header_bytes",
-        env = "MEDIAGATE_MEDIA_MAX_HEADER_BYTES",
-        value_name = "BYTES",
-        default_value = "64KiB"
-    )]
-    pub max_header_bytes: ByteSize,
-    /// Names being looked up at once
-    #[arg(
-        long = "media-max-concurrent-lookups",
-        id = "media_max_concurrent_lookups",
-        env = "MEDIAGATE_MEDIA_MAX_CONCURRENT_LOOKUPS",
-        value_name = "N",
-        default_value = "64"
-    )]
-    pub max_concurrent_lookups: usize,
-    /// Connections to origins kept for the next fetch, in all
-    #[arg(
-        long = "media-max-idle-connections",
-        id = "media_max_idle_connections",
-        env = "MEDIAGATE_MEDIA_MAX_IDLE_CONNECTIONS",
-        value_name = "N",
-        default_value = "64"
-    )]
-    pub max_idle_connections: usize,
-    /// How long such a connection is kept
-    #[arg(
-        long = "media-idle-timeout-ms",
-        id = "media_idle_timeout_ms",
-        env = "MEDIAGATE_MEDIA_IDLE_TIMEOUT_MS",
-        value_name = "MS",
-        default_value = "15000"
-    )]
-    pub idle_timeout_ms: u64,
-    /// PEM file with certificate authorities to trust for fetching, besides the system's (repeatable)
-    #[arg(
-        long = "media-ca-file",
-        id = "media_ca_file",
-        env = "MEDIAGATE_MEDIA_CA_FILE",
-        value_name = "FILE",
-        value_delimiter = ','
-    )]
-    pub ca_files: Vec<PathBuf>,
-    /// How long a URL's image is used without asking again, where the origin does not say
-    #[arg(
-        long = "media-fresh-ms",
-        id = "media_fresh_ms",
-        env = "MEDIAGATE_MEDIA_FRESH_MS",
-        value_name = "MS",
-        default_value = "60000"
-    )]
-    pub fresh_ms: u64,
-    /// The longest that an origin's own max-age is believed
-    #[arg(
-        long = "media-fresh-max-ms",
-        id = "media_fresh_max_ms",
-        env = "MEDIAGATE_MEDIA_FRESH_MAX_MS",
-        value_name = "MS",
-        default_value = "3600000"
-    )]
-    pub fresh_max_ms: u64,
-    /// The shortest that a URL's image is used without asking again, whatever its origin says (but `no-store` and `private`)
-    #[arg(
-        long = "media-fresh-min-ms",
-        id = "media_fresh_min_ms",
-        env = "MEDIAGATE_MEDIA_FRESH_MIN_MS",
-        value_name = "MS",
-        default_value = "0"
-    )]
-    pub fresh_min_ms: u64,
-    /// How long the failure of an origin is told again without asking it; 0 for not at all
-    #[arg(
-        long = "media-negative-ms",
-        id = "media_negative_ms",
-        env = "MEDIAGATE_MEDIA_NEGATIVE_MS",
-        value_name = "MS",
-        default_value = "2000"
-    )]
-    pub negative_ms: u64,
-    /// Image files held at once while they are fetched and decoded, in all [default: an eighth of the memory that the process
-    /// may have, at most 1 GiB]
-    #[arg(
-        long = "media-encoded-budget-bytes",
-        id = "media_encoded_budget_bytes",
-        env = "MEDIAGATE_MEDIA_ENCODED_BUDGET_BYTES",
-        value_name = "BYTES"
-    )]
-    pub encoded_budget_bytes: Option<ByteSize>,
-    /// Memory that decoders use beside the pixels themselves, in all [default: an eighth of the memory that the process may
-    /// have, at most 1 GiB]
-    #[arg(
-        long = "media-scratch-budget-bytes",
-        id = "media_scratch_budget_bytes",
-        env = "MEDIAGATE_MEDIA_SCRATCH_BUDGET_BYTES",
-        value_name = "BYTES"
-    )]
-    pub scratch_budget_bytes: Option<ByteSize>,
-    /// Threads that decode [default: the machine's cores]
-    #[arg(long = "media-decoders", id = "media_decoders", env = "MEDIAGATE_MEDIA_DECODERS", value_name = "N")]
-    pub decoders: Option<usize>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -522,116 +179,6 @@ fn scalar(value: &toml::Value) -> Option<String> {
     }
 }
 
-impl ServeArgs {
-    pub fn limits(&self) -> Limits {
-        Limits {
-            body_bytes: usize_of(self.max_body_bytes),
-            body_timeout: Duration::from_millis(self.body_timeout_ms),
-            admission_timeout: Duration::from_millis(self.admission_timeout_ms),
-            landing_timeout: Duration::from_millis(self.landing_timeout_ms),
-            push_timeout: Duration::from_millis(self.push_timeout_ms),
-        }
-    }
-
-    /// What memory the settings add up to.
-    pub fn budgets(&self) -> Budgets {
-        Budgets::of(self)
-    }
-
-    /// Size of the arena, and how it is cut.
-    pub fn arena_layout(&self) -> Layout {
-        let bytes = usize_of(self.arena_bytes.unwrap_or_else(|| ByteSize(budgets::default_arena_bytes())));
-        let largest_image = usize::try_from(self.media.max_pixels.saturating_mul(3)).unwrap_or(usize::MAX);
-        Layout::new(bytes, largest_image.min(u32::MAX as usize * SLOT_ALIGNMENT_BYTES / 2))
-    }
-
-    /// Request bodies held at once, in all, in bytes.
-    pub fn body_budget_bytes(&self) -> usize {
-        usize_of(self.body_budget_bytes.unwrap_or_else(budgets::default_eighth))
-    }
-
-    /// What no single field can see.
-    pub fn validate(&self) -> Result<(), ConfigError> {
-        let invalid = |message: &str| Err(ConfigError::Invalid(message.into()));
-        if self.listen == self.admin_listen && self.listen.port() != 0 {
-            return invalid("--listen and --admin-listen are the same address; give each its own");
-        }
-        if usize_of(self.max_body_bytes) > self.body_budget_bytes() {
-            return invalid("--max-body-bytes is above --body-budget-bytes, so that no such body would ever be taken");
-        }
-        if self.health_interval_ms < 10 {
-            return invalid("--health-interval-ms is below 10, which would keep the workers busy answering it");
-        }
-        self.media.validate(self.frontend_decoding.then(|| self.arena_layout()))
-    }
-}
-
-impl MediaArgs {
-    pub fn config(&self) -> MediaConfig {
-        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
-        let budget = |configured: Option<ByteSize>| usize_of(configured.unwrap_or_else(budgets::default_eighth));
-        let scratch_bytes = budget(self.scratch_budget_bytes);
-        MediaConfig {
-            fetch: FetchConfig {
-                allow_hosts: self.allow_hosts.clone(),
-                allow_cidrs: self.allow_cidrs.clone(),
-                allow_ports: self.allow_ports.iter().copied().collect(),
-                allowed_domains: self.allowed_domains.clone(),
-                max_bytes: usize_of(self.max_bytes),
-                max_redirects: self.max_redirects,
-                max_retries: self.max_retries,
-                connect_timeout: Duration::from_millis(self.connect_timeout_ms),
-                first_byte_timeout: Duration::from_millis(self.first_byte_timeout_ms),
-                total_timeout: Duration::from_millis(self.timeout_ms),
-                max_concurrent: self.max_concurrent,
-                max_concurrent_per_host: self.max_concurrent_per_host,
-                ca_files: self.ca_files.clone(),
-                user_agent: self.user_agent.clone(),
-                max_header_bytes: usize_of(self.max_header_bytes),
-                max_concurrent_lookups: self.max_concurrent_lookups,
-                max_idle_connections: self.max_idle_connections,
-                idle_timeout: Duration::from_millis(self.idle_timeout_ms),
-            },
-            decode: DecodeLimits {
-                max_pixels: self.max_pixels,
-                max_side: self.max_side,
-                max_scratch_bytes: scratch_bytes.min(DecodeLimits::default().max_scratch_bytes),
-                ..DecodeLimits::default()
-            },
-            encoded_bytes: budget(self.encoded_budget_bytes),
-            scratch_bytes,
-            decoders: self.decoders.unwrap_or_else(cores),
-            fresh: Duration::from_millis(self.fresh_ms),
-            fresh_min: Duration::from_millis(self.fresh_min_ms),
-            fresh_max: Duration::from_millis(self.fresh_max_ms),
-            negative: Duration::from_millis(self.negative_ms),
-        }
-    }
-
-    fn validate(&self, arena: Option<Layout>) -> Result<(), ConfigError> {
-        if usize_of(self.max_bytes) > self.config().encoded_bytes / 2 {
-            return Err(ConfigError::Invalid(
-                "--media-max-bytes is above half of --media-encoded-budget-bytes, so that two images could not be fetched for \
-                 one request"
-                    .into(),
-            ));
-        }
-        if self.fresh_min_ms > self.fresh_max_ms {
-            return Err(ConfigError::Invalid("--media-fresh-min-ms is above --media-fresh-max-ms".into()));
-        }
-        if let Some(arena) = arena.filter(|arena| !arena.is_possible()) {
-            return Err(ConfigError::Invalid(format!(
-                "an arena of {} bytes has no room for an image of --media-max-pixels {} ({} bytes) beside smaller ones: \
-                 raise --arena-bytes, or ulimit -l (LimitMEMLOCK) if that is what bounds it, or lower --media-max-pixels",
-                arena.bytes,
-                self.max_pixels,
-                self.max_pixels.saturating_mul(3),
-            )));
-        }
-        Ok(())
-    }
-}
-
 /// A secret in a file: its content without white space around it.
 pub fn read_secret(path: &Path) -> Result<String, ConfigError> {
     let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.into(), source })?;
@@ -645,6 +192,7 @@ fn usize_of(size: ByteSize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::media::{decode::DecodeLimits, fetch::FetchConfig};
 
     fn read(words: &[&str]) -> Result<Cli, ConfigError> {
         Cli::read(std::iter::once("mediagate").chain(words.iter().copied()).map(OsString::from))
@@ -708,7 +256,7 @@ mod tests {
         let cli = read(&["--config", path.to_str().unwrap(), "--log", "warn"]).unwrap();
         assert_eq!(cli.serve.workers, ["http://a:1", "http://b:1"]);
         assert!(cli.serve.frontend_decoding);
-        assert_eq!(cli.serve.media.max_pixels, 7);
+        assert_eq!(cli.serve.media.media_max_pixels, 7);
         assert_eq!(cli.serve.log, "warn");
         std::fs::write(&path, "wroker = \"http://a:1\"").unwrap();
         let error = read(&[&format!("--config={}", path.display())]).unwrap_err();

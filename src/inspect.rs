@@ -11,10 +11,11 @@ use crate::{
     error::Fault,
     media::{
         content::{Name, Scope},
-        decode::{self, DecodeError, Probe},
-        fetch::{FetchError, Fetcher},
+        decode::{self, Probe},
+        error::MediaError,
+        fetch::Fetcher,
         loader::MediaConfig,
-        source::{Source, SourceError},
+        source::Source,
     },
 };
 
@@ -49,11 +50,13 @@ enum InspectError {
     #[error("the file has {0} bytes, more than --media-max-bytes")]
     TooLarge(u64),
     #[error(transparent)]
-    Source(#[from] SourceError),
-    #[error(transparent)]
-    Fetch(#[from] FetchError),
-    #[error(transparent)]
-    Decode(#[from] DecodeError),
+    Media(MediaError),
+}
+
+impl<E: Into<MediaError>> From<E> for InspectError {
+    fn from(error: E) -> Self {
+        InspectError::Media(error.into())
+    }
 }
 
 impl InspectError {
@@ -61,9 +64,7 @@ impl InspectError {
         match self {
             InspectError::Read(_) => ("unreadable_file", self.to_string()),
             InspectError::TooLarge(_) => ("file_too_large", self.to_string()),
-            InspectError::Source(error) => (error.code(), error.public().into_owned()),
-            InspectError::Fetch(error) => (error.code(), error.public().into_owned()),
-            InspectError::Decode(error) => (error.code(), error.public().into_owned()),
+            InspectError::Media(error) => (error.code(), error.public().into_owned()),
         }
     }
 }

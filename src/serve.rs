@@ -9,7 +9,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     config::{ServeArgs, read_secret},
     media::{fetch::Fetcher, loader::MediaLoader},
-    memory::{Arena, Budget},
+    memory::{Arena, Budget, limits},
     observe,
     server::{
         App, app,
@@ -36,7 +36,7 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
     args.validate()?;
     observe::tracing::start(&args.log, args.log_format)?;
     let metrics = observe::install()?;
-    listen::raise_descriptor_limit();
+    limits::raise_descriptors();
     // Before anybody could learn that the gateway runs and send one.
     let mut signals = EndSignals::new()?;
     let registry = Registry::new(&args.workers)?;

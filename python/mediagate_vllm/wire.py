@@ -12,6 +12,7 @@ or else `{"id", "refused": [kind, message]}`.
 A process that goes away gives up all its claims. Both ends are the same user, and check it.
 """
 
+import abc
 import asyncio
 import json
 import os
@@ -31,16 +32,18 @@ def encode(message: Message) -> bytes:
     return _LENGTH.pack(len(raw)) + raw
 
 
-class Frames(asyncio.Protocol):
+class Frames(asyncio.Protocol, abc.ABC):
     """One end of the stream. A subclass says what a message means, and what the end does."""
 
     _transport: asyncio.Transport | None = None
 
+    @abc.abstractmethod
     def received(self, message: Message) -> None:
-        raise NotImplementedError
+        """A message came."""
 
+    @abc.abstractmethod
     def lost(self) -> None:
-        raise NotImplementedError
+        """The other end is gone."""
 
     def send(self, message: Message) -> None:
         if self.is_open and self._transport is not None:

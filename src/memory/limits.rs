@@ -26,6 +26,26 @@ pub fn lockable_bytes() -> Option<u64> {
     (known && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
 
+/// Lets the process have as many descriptors as it may. The limit that it starts with is often 1024, for the sake of
+/// programs that use select(), and a request can take three.
+pub fn raise_descriptors() {
+    let Some(mut limit) = descriptor_limit() else { return };
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: a plain system call on a local struct. A refusal leaves the limit as it is.
+    unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
+}
+
+/// Descriptors that the process may have.
+pub fn descriptors() -> usize {
+    descriptor_limit().map_or(usize::MAX, |limit| usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX))
+}
+
+fn descriptor_limit() -> Option<libc::rlimit> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a plain system call that fills a local struct.
+    (unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } == 0).then_some(limit)
+}
+
 /// Whether the process has CAP_IPC_LOCK.
 fn may_lock_anything(status: &str) -> bool {
     const CAP_IPC_LOCK: u32 = 14;

@@ -130,8 +130,8 @@ fn affinity(body: &Bytes, chat: &ChatRequest<'_>, media: &[Media]) -> Affinity {
 }
 
 /// Attempts until a worker answers. A worker that cannot be connected to is passed over, and so is, once, one whose
-/// connection broke before the first byte of its answer (completions have no effects that could happen twice); a refusal of its plugin is
-/// answered by pushing once more (what it may cure) and then by going inline, unseen by the client.
+/// connection broke before the first byte of its answer (completions have no effects that could happen twice). A refusal of
+/// its plugin is answered by pushing once more (what it may cure) and then by going inline, unseen by the client.
 async fn send(
     app: &App,
     to_worker: HeaderMap,

@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use super::linger::Lingering;
+use crate::memory::limits;
 
 /// Connections of one listener, where the process may have as many descriptors. More wait in the kernel's queue.
 const MAX_CONNECTIONS: usize = 16 << 10;
@@ -48,26 +49,9 @@ pub struct Patience {
     pub grace: Duration,
 }
 
-/// Lets the process have as many descriptors as it may. The limit that it starts with is often 1024, for the sake of
-/// programs that use select(), and a request can take three.
-pub fn raise_descriptor_limit() {
-    let Some(mut limit) = descriptor_limit() else { return };
-    limit.rlim_cur = limit.rlim_max;
-    // SAFETY: a plain system call on a local struct. A refusal leaves the limit as it is.
-    unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
-}
-
-fn descriptor_limit() -> Option<libc::rlimit> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: a plain system call that fills a local struct.
-    (unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } == 0).then_some(limit)
-}
-
 /// Connections that leave descriptors for the other end of each.
 fn max_connections() -> usize {
-    let descriptors =
-        descriptor_limit().map_or(usize::MAX, |limit| usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX));
-    (descriptors.saturating_sub(OTHER_DESCRIPTORS) / 3).clamp(16, MAX_CONNECTIONS)
+    (limits::descriptors().saturating_sub(OTHER_DESCRIPTORS) / 3).clamp(16, MAX_CONNECTIONS)
 }
 
 /// Serves until `stop`; then takes no new connections, and gives requests under way time to end.

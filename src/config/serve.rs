@@ -1,0 +1,148 @@
+//! Settings of serving: listeners, workers, access, transfers, limits of a request, logs.
+
+use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
+
+use bytesize::ByteSize;
+use clap::{ArgAction, Args};
+
+use super::{Budgets, ConfigError, MediaArgs, budgets, usize_of};
+use crate::{
+    memory::{Layout, SLOT_ALIGNMENT_BYTES},
+    observe::tracing::LogFormat,
+    server::{app::Limits, tenant::Tenancy},
+};
+
+#[derive(Debug, Args)]
+pub struct ServeArgs {
+    /// TOML file with settings; flags and environment variables go before it
+    #[arg(long, env = "MEDIAGATE_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Where clients connect: the API, /health and /ready
+    #[arg(long, env = "MEDIAGATE_LISTEN", value_name = "ADDR", default_value = "127.0.0.1:8080")]
+    pub listen: SocketAddr,
+    /// Where operators connect: /metrics. Keep it off public networks
+    #[arg(long, env = "MEDIAGATE_ADMIN_LISTEN", value_name = "ADDR", default_value = "127.0.0.1:9090")]
+    pub admin_listen: SocketAddr,
+    /// Base URL of a `vllm serve` (repeatable; in the variable separated by commas)
+    #[arg(
+        long = "worker",
+        id = "worker",
+        env = "MEDIAGATE_WORKER",
+        value_name = "URL",
+        value_delimiter = ',',
+        required = true
+    )]
+    pub workers: Vec<String>,
+    /// Decode images here and push the pixels to the workers; without it, image URLs pass to the workers
+    #[arg(long, env = "MEDIAGATE_FRONTEND_DECODING", value_name = "BOOL", default_value = "false",
+          num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    pub frontend_decoding: bool,
+    /// File with the API keys of clients, one a line [default: no key needed]
+    #[arg(long, env = "MEDIAGATE_API_KEY_FILE", value_name = "FILE")]
+    pub api_key_file: Option<PathBuf>,
+    /// File with the API key of the workers (vLLM's --api-key) [default: the client's Authorization passes]
+    #[arg(long, env = "MEDIAGATE_WORKER_API_KEY_FILE", value_name = "FILE")]
+    pub worker_api_key_file: Option<PathBuf>,
+
+    /// What tells tenants apart, who share no cached images: `none`, `api-key`, or `header:NAME`. A header must be set by a
+    /// proxy that clients cannot go around
+    #[arg(long, env = "MEDIAGATE_TENANCY", value_name = "TENANCY", default_value = "none", value_parser = Tenancy::from_str)]
+    pub tenancy: Tenancy,
+
+    /// Memory for pixels, registered with NIXL [default: a quarter of the memory that the process may have, at most 4 GiB
+    /// and what it may lock]
+    #[arg(long, env = "MEDIAGATE_ARENA_BYTES", value_name = "BYTES")]
+    pub arena_bytes: Option<ByteSize>,
+    /// Landing memory to ask each worker for
+    #[arg(long, env = "MEDIAGATE_LANDING_BYTES", value_name = "BYTES", default_value = "256MiB")]
+    pub landing_bytes: ByteSize,
+    /// Directory of libnixl_capi.so [default: looked for in $VIRTUAL_ENV, beside python3, on the loader's path]
+    #[arg(long, env = "MEDIAGATE_NIXL_LIB_DIR", value_name = "DIR")]
+    pub nixl_lib_dir: Option<PathBuf>,
+    /// File with the secret that gateways and workers share [default: none, and only workers on this machine attach]
+    #[arg(long, env = "MEDIAGATE_ATTACH_KEY_FILE", value_name = "FILE")]
+    pub attach_key_file: Option<PathBuf>,
+
+    /// Largest request body
+    #[arg(long, env = "MEDIAGATE_MAX_BODY_BYTES", value_name = "BYTES", default_value = "64MiB")]
+    pub max_body_bytes: ByteSize,
+    /// Request bodies held at once, in all [default: an eighth of the memory that the process may have, at most 1 GiB]
+    #[arg(long, env = "MEDIAGATE_BODY_BUDGET_BYTES", value_name = "BYTES")]
+    pub body_budget_bytes: Option<ByteSize>,
+    /// Time for a request body to arrive
+    #[arg(long, env = "MEDIAGATE_BODY_TIMEOUT_MS", value_name = "MS", default_value = "30000")]
+    pub body_timeout_ms: u64,
+    /// Time to wait for memory before a request is answered with 503
+    #[arg(long, env = "MEDIAGATE_ADMISSION_TIMEOUT_MS", value_name = "MS", default_value = "10000")]
+    pub admission_timeout_ms: u64,
+    /// Time to wait for a landing slot on a worker before pixels go inline
+    #[arg(long, env = "MEDIAGATE_LANDING_TIMEOUT_MS", value_name = "MS", default_value = "50")]
+    pub landing_timeout_ms: u64,
+    /// Time for pixels to reach a worker before they are sent another way
+    #[arg(long, env = "MEDIAGATE_PUSH_TIMEOUT_MS", value_name = "MS", default_value = "5000")]
+    pub push_timeout_ms: u64,
+    /// How often each worker's health is asked for
+    #[arg(long, env = "MEDIAGATE_HEALTH_INTERVAL_MS", value_name = "MS", default_value = "1000")]
+    pub health_interval_ms: u64,
+    /// Time for the head of a request to arrive, on a new connection or after the answer before; keep it above the idle
+    /// time of a load balancer in front
+    #[arg(long, env = "MEDIAGATE_IDLE_TIMEOUT_MS", value_name = "MS", default_value = "75000")]
+    pub idle_timeout_ms: u64,
+    /// Time for requests under way to end on shutdown
+    #[arg(long, env = "MEDIAGATE_SHUTDOWN_GRACE_MS", value_name = "MS", default_value = "30000")]
+    pub shutdown_grace_ms: u64,
+
+    /// What is logged, such as `info` or `mediagate=debug`
+    #[arg(long, env = "MEDIAGATE_LOG", value_name = "FILTER", default_value = "info")]
+    pub log: String,
+    /// How log lines look
+    #[arg(long, env = "MEDIAGATE_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]
+    pub log_format: LogFormat,
+
+    #[command(flatten)]
+    pub media: MediaArgs,
+}
+
+impl ServeArgs {
+    pub fn limits(&self) -> Limits {
+        Limits {
+            body_bytes: usize_of(self.max_body_bytes),
+            body_timeout: Duration::from_millis(self.body_timeout_ms),
+            admission_timeout: Duration::from_millis(self.admission_timeout_ms),
+            landing_timeout: Duration::from_millis(self.landing_timeout_ms),
+            push_timeout: Duration::from_millis(self.push_timeout_ms),
+        }
+    }
+
+    /// What memory the settings add up to.
+    pub fn budgets(&self) -> Budgets {
+        Budgets::of(self)
+    }
+
+    /// Size of the arena, and how it is cut.
+    pub fn arena_layout(&self) -> Layout {
+        let bytes = usize_of(self.arena_bytes.unwrap_or_else(|| ByteSize(budgets::default_arena_bytes())));
+        let largest_image = usize::try_from(self.media.media_max_pixels.saturating_mul(3)).unwrap_or(usize::MAX);
+        Layout::new(bytes, largest_image.min(u32::MAX as usize * SLOT_ALIGNMENT_BYTES / 2))
+    }
+
+    /// Request bodies held at once, in all, in bytes.
+    pub fn body_budget_bytes(&self) -> usize {
+        usize_of(self.body_budget_bytes.unwrap_or_else(budgets::default_eighth))
+    }
+
+    /// What no single field can see.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let invalid = |message: &str| Err(ConfigError::Invalid(message.into()));
+        if self.listen == self.admin_listen && self.listen.port() != 0 {
+            return invalid("--listen and --admin-listen are the same address; give each its own");
+        }
+        if usize_of(self.max_body_bytes) > self.body_budget_bytes() {
+            return invalid("--max-body-bytes is above --body-budget-bytes, so that no such body would ever be taken");
+        }
+        if self.health_interval_ms < 10 {
+            return invalid("--health-interval-ms is below 10, which would keep the workers busy answering it");
+        }
+        self.media.validate(self.frontend_decoding.then(|| self.arena_layout()))
+    }
+}
