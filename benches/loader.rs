@@ -16,14 +16,14 @@ use mediagate::{
         content::Scope,
         decode::DecodeLimits,
         fetch::FetchConfig,
-        loader::{MediaConfig, MediaLoader, SourceText},
+        loader::{MediaConfig, MediaLoader},
     },
-    memory::Arena,
+    memory::{Arena, SharedText},
 };
 use tokio::time::Instant as Deadline;
 
 /// A picture of one pixel in a data: URI: a source as short as an image URL, and an entry like any other.
-fn source(number: u32) -> SourceText {
+fn source(number: u32) -> SharedText {
     let [_, red, green, blue] = number.to_be_bytes();
     let mut file = Vec::new();
     let mut encoder = png::Encoder::new(&mut file, 1, 1);
@@ -35,7 +35,7 @@ fn source(number: u32) -> SourceText {
     format!("data:image/png;base64,{}", base64_simd::STANDARD.encode_to_string(file)).into()
 }
 
-fn filled(entries: u32) -> (MediaLoader, Vec<SourceText>) {
+fn filled(entries: u32) -> (MediaLoader, Vec<SharedText>) {
     let config = MediaConfig {
         fetch: FetchConfig::default(),
         decode: DecodeLimits::default(),
@@ -61,13 +61,13 @@ fn filled(entries: u32) -> (MediaLoader, Vec<SourceText>) {
 }
 
 /// A hit waits for nothing, so it is there at the first poll.
-fn hit(loader: &MediaLoader, source: &SourceText, scope: &Scope, deadline: Deadline) {
+fn hit(loader: &MediaLoader, source: &SharedText, scope: &Scope, deadline: Deadline) {
     let loaded = loader.load(source.clone(), scope, deadline).now_or_never().expect("a hit").unwrap();
     black_box(loaded);
 }
 
 /// Visits all, in an order that no cache of the processor foresees.
-fn order(sources: &[SourceText]) -> impl Iterator<Item = &SourceText> {
+fn order(sources: &[SharedText]) -> impl Iterator<Item = &SharedText> {
     let mut at = 0;
     std::iter::repeat_with(move || {
         at = (at + 7919) % sources.len();
@@ -83,7 +83,7 @@ fn hits(criterion: &mut Criterion) {
         let mut sources = order(&sources);
         group.bench_function(BenchmarkId::from_parameter(entries), |bencher| {
             // A request has just been read when its images are loaded: the texts are at hand, the entries are not.
-            let text = || SourceText::from(sources.next().unwrap().as_str());
+            let text = || SharedText::from(sources.next().unwrap().as_str());
             bencher.iter_batched_ref(
                 text,
                 |source| hit(&loader, source, &scope, deadline),

@@ -14,8 +14,9 @@ use mediagate::{
     error::Fault,
     media::{
         content::{ContentHash, Scope},
-        loader::{MediaConfig, MediaLoader, SourceText},
+        loader::{MediaConfig, MediaLoader},
     },
+    memory::SharedText,
 };
 use tokio::{sync::Semaphore, time::Instant};
 
@@ -97,7 +98,7 @@ async fn run(loader: &MediaLoader, port: u16, expected: &Arc<Vec<ContentHash>>, 
         let (loader, expected) = (loader.clone(), expected.clone());
         requests.push(tokio::spawn(async move {
             let seeds = seeds(request);
-            let sources: Vec<SourceText> = seeds
+            let sources: Vec<SharedText> = seeds
                 .iter()
                 .map(|seed| {
                     let (height, width) = size(*seed);

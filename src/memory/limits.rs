@@ -20,16 +20,13 @@ pub fn lockable_bytes() -> Option<u64> {
     if !has_adapter || may_lock_anything(&fs::read_to_string("/proc/self/status").unwrap_or_default()) {
         return None;
     }
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: getrlimit writes the struct it is given and nothing else.
-    let known = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) } == 0;
-    (known && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+    resource_limit(libc::RLIMIT_MEMLOCK).map(|limit| limit.rlim_cur).filter(|&bytes| bytes != libc::RLIM_INFINITY)
 }
 
 /// Lets the process have as many descriptors as it may. The limit that it starts with is often 1024, for the sake of
 /// programs that use select(), and a request can take three.
 pub fn raise_descriptors() {
-    let Some(mut limit) = descriptor_limit() else { return };
+    let Some(mut limit) = resource_limit(libc::RLIMIT_NOFILE) else { return };
     limit.rlim_cur = limit.rlim_max;
     // SAFETY: a plain system call on a local struct. A refusal leaves the limit as it is.
     unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
@@ -37,13 +34,14 @@ pub fn raise_descriptors() {
 
 /// Descriptors that the process may have.
 pub fn descriptors() -> usize {
-    descriptor_limit().map_or(usize::MAX, |limit| usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX))
+    resource_limit(libc::RLIMIT_NOFILE)
+        .map_or(usize::MAX, |limit| usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX))
 }
 
-fn descriptor_limit() -> Option<libc::rlimit> {
+fn resource_limit(resource: libc::__rlimit_resource_t) -> Option<libc::rlimit> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: a plain system call that fills a local struct.
-    (unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } == 0).then_some(limit)
+    // SAFETY: getrlimit writes the struct it is given and nothing else.
+    (unsafe { libc::getrlimit(resource, &raw mut limit) } == 0).then_some(limit)
 }
 
 /// Whether the process has CAP_IPC_LOCK.

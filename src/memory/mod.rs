@@ -15,9 +15,11 @@ mod budget;
 pub mod limits;
 mod mapping;
 mod slot;
+mod text;
 mod zone;
 
 pub use arena::{Arena, ArenaError, Layout, SLOT_ALIGNMENT_BYTES, ZoneId};
 pub use budget::{Admission, Budget, BudgetError};
 pub use slot::{Lease, Slot, SlotMut};
+pub use text::SharedText;
 pub use zone::{ArenaUse, Watch};

@@ -23,10 +23,11 @@ use crate::{
     media::{
         content::{MediaId, Scope},
         error::{LoadError, MediaError},
-        loader::{LoadTimes, MediaLoader, SourceText},
+        loader::{LoadTimes, MediaLoader},
         picture::Media,
         source::Source,
     },
+    memory::SharedText,
     request::{ChatRequest, ImagePart},
     routing::{Affinity, Candidate, choose},
     transfer::Landing,
@@ -92,7 +93,7 @@ async fn load(
     }
     let scope = Scope::new(app.tenancy.of(headers).as_deref(), chat.cache_salt.as_deref());
     let deadline = Instant::now() + app.limits.admission_timeout;
-    let sources: Vec<_> = chat.images.iter().map(|part| SourceText::within(body, &part.url)).collect();
+    let sources: Vec<_> = chat.images.iter().map(|part| SharedText::within(body, &part.url)).collect();
     let loaded = loader.load_all(&sources, &scope, deadline).await;
     let loaded = loaded.map_err(|LoadError { index, error }| about_image(index, &chat.images[index], &*error))?;
     stages.loaded(loaded.iter().map(|loaded| loaded.times));

@@ -21,10 +21,10 @@ use mediagate::{
     media::{
         decode::DecodeLimits,
         fetch::FetchConfig,
-        loader::{Loaded, MediaConfig, MediaLoader, SourceText},
+        loader::{Loaded, MediaConfig, MediaLoader},
         picture::Media,
     },
-    memory::{Arena, Layout},
+    memory::{Arena, Layout, SharedText},
 };
 use serde::Deserialize;
 use tokio::time::Instant;
@@ -65,7 +65,7 @@ impl Origin {
         Origin { address, seen }
     }
 
-    pub fn url(&self, path: &str) -> SourceText {
+    pub fn url(&self, path: &str) -> SharedText {
         format!("http://{}{path}", self.address).into()
     }
 
@@ -172,7 +172,7 @@ pub fn png(seed: u64, width: u32, height: u32) -> Vec<u8> {
     file
 }
 
-pub fn data_uri(seed: u64, width: u32, height: u32) -> SourceText {
+pub fn data_uri(seed: u64, width: u32, height: u32) -> SharedText {
     let file = png(seed, width, height);
     format!("data:image/png;base64,{}", base64_simd::STANDARD.encode_to_string(file)).into()
 }

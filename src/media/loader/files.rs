@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
 
 use super::{
-    Flight, Joined, Keep, LoadTimes, Loader, Patience, Reliance, SourceText, Urgency,
+    Flight, Joined, Keep, LoadTimes, Loader, Patience, Reliance, SharedText, Urgency,
     identify::{Origin, Wanted},
 };
 use crate::{
@@ -255,7 +255,7 @@ fn begin(loader: &Arc<Loader>, image: &Wanted, stale: Option<(Name, Validators)>
 }
 
 /// The file in a data: URI.
-async fn open(loader: &Loader, text: SourceText) -> Result<Found, MediaError> {
+async fn open(loader: &Loader, text: SharedText) -> Result<Found, MediaError> {
     let (max_bytes, limits) = (loader.config.fetch.max_bytes, loader.config.decode.clone());
     let work = move || {
         let bytes = match Source::parse(text.as_str())? {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use futures_util::future::try_join_all;
 
-use super::{Loaded, Loader, SourceText, pool::Urgency};
+use super::{Loaded, Loader, SharedText, pool::Urgency};
 use crate::media::{
     cache::SourceKey,
     content::Scope,
@@ -27,7 +27,7 @@ pub struct Wanted {
 pub enum Origin {
     Url(HttpUrl),
     /// A data: URI that parsed, and the bytes that it will have.
-    Data(SourceText, usize),
+    Data(SharedText, usize),
 }
 
 /// The images of a request without repetitions, and for each of its places which of them stands there.
@@ -47,7 +47,7 @@ impl AllWanted {
 }
 
 /// Parses and names the sources.
-pub async fn all(loader: &Loader, sources: &[SourceText], scope: &Scope) -> Result<AllWanted, LoadError> {
+pub async fn all(loader: &Loader, sources: &[SharedText], scope: &Scope) -> Result<AllWanted, LoadError> {
     if let [text] = sources {
         let only = one(loader, 0, text, scope).await.map_err(|error| LoadError::new(0, error))?;
         return Ok(AllWanted { distinct: vec![only], places: vec![0] });
@@ -70,7 +70,7 @@ pub async fn all(loader: &Loader, sources: &[SourceText], scope: &Scope) -> Resu
     Ok(wanted)
 }
 
-async fn one(loader: &Loader, index: usize, text: &SourceText, scope: &Scope) -> Result<Wanted, MediaError> {
+async fn one(loader: &Loader, index: usize, text: &SharedText, scope: &Scope) -> Result<Wanted, MediaError> {
     let (key, origin) = match Source::parse(text.as_str())? {
         Source::Http(url) => (SourceKey::url(scope, url.raw()), Origin::Url(url)),
         Source::Data(uri) => {

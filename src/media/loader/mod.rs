@@ -23,7 +23,6 @@ mod flights;
 mod identify;
 mod places;
 mod pool;
-mod text;
 
 use std::{
     sync::Arc,
@@ -35,7 +34,6 @@ use tokio::time::Instant as Deadline;
 pub use config::{Keep, MediaConfig};
 pub use flights::{Flight, Flights, Joined};
 pub use pool::{Lost, Pool, Urgency};
-pub use text::SourceText;
 
 use self::{decoding::Decoded, files::Fetch, identify::Wanted};
 use super::{
@@ -46,7 +44,7 @@ use super::{
     picture::Media,
 };
 use crate::{
-    memory::{Arena, Budget, ZoneId},
+    memory::{Arena, Budget, SharedText, ZoneId},
     observe,
 };
 
@@ -122,7 +120,7 @@ impl MediaLoader {
     /// The first failure; what was under way for the request alone is then given up.
     pub async fn load_all(
         &self,
-        sources: &[SourceText],
+        sources: &[SharedText],
         scope: &Scope,
         deadline: Deadline,
     ) -> Result<Vec<Loaded>, LoadError> {
@@ -146,7 +144,7 @@ impl MediaLoader {
     /// # Errors
     ///
     /// As [`load_all`](Self::load_all).
-    pub async fn load(&self, source: SourceText, scope: &Scope, deadline: Deadline) -> Result<Loaded, Arc<MediaError>> {
+    pub async fn load(&self, source: SharedText, scope: &Scope, deadline: Deadline) -> Result<Loaded, Arc<MediaError>> {
         let mut loaded = self.load_all(&[source], scope, deadline).await.map_err(|error| error.error)?;
         // As many as were asked for.
         loaded.pop().ok_or_else(|| Arc::new(MediaError::Lost))

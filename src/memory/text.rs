@@ -1,19 +1,19 @@
-//! The exact text of a source, shared with the request that it stands in.
+//! A part of a request's body that is text, shared and not copied.
 
 use std::fmt;
 
 use bytes::Bytes;
 
-/// The text of an image's URL. A clone shares it, so that megabytes of base64 go to another thread without a copy.
+/// Text, such as an image's URL. A clone shares it, so that megabytes of base64 go to another thread without a copy.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub struct SourceText(Bytes);
+pub struct SharedText(Bytes);
 
-impl SourceText {
+impl SharedText {
     /// `text`, without a copy if it is a part of `body`.
     pub fn within(body: &Bytes, text: &str) -> Self {
         let (outer, inner) = (body.as_ptr_range(), text.as_bytes().as_ptr_range());
         let is_part = outer.start <= inner.start && inner.end <= outer.end;
-        SourceText(if is_part { body.slice_ref(text.as_bytes()) } else { Bytes::copy_from_slice(text.as_bytes()) })
+        SharedText(if is_part { body.slice_ref(text.as_bytes()) } else { Bytes::copy_from_slice(text.as_bytes()) })
     }
 
     pub fn as_str(&self) -> &str {
@@ -22,22 +22,22 @@ impl SourceText {
     }
 }
 
-impl From<String> for SourceText {
+impl From<String> for SharedText {
     fn from(text: String) -> Self {
-        SourceText(text.into())
+        SharedText(text.into())
     }
 }
 
-impl From<&str> for SourceText {
+impl From<&str> for SharedText {
     fn from(text: &str) -> Self {
-        SourceText(Bytes::copy_from_slice(text.as_bytes()))
+        SharedText(Bytes::copy_from_slice(text.as_bytes()))
     }
 }
 
-impl fmt::Debug for SourceText {
+impl fmt::Debug for SharedText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A client's URL may hold a secret, and may be long.
-        f.debug_struct("SourceText").field("bytes", &self.0.len()).finish_non_exhaustive()
+        // What a client wrote may hold a secret, and may be long.
+        f.debug_struct("SharedText").field("bytes", &self.0.len()).finish_non_exhaustive()
     }
 }
 
@@ -49,10 +49,10 @@ mod tests {
     fn a_part_of_the_body_is_shared_and_anything_else_copied() {
         let body = Bytes::from_static(b"{\"url\": \"data:,x\"}");
         let part = str::from_utf8(&body[9..16]).unwrap();
-        let shared = SourceText::within(&body, part);
+        let shared = SharedText::within(&body, part);
         assert_eq!((shared.as_str(), shared.0.as_ptr()), ("data:,x", part.as_ptr()));
         let unescaped = String::from("data:,y");
-        assert_eq!(SourceText::within(&body, &unescaped).as_str(), "data:,y");
-        assert_eq!(SourceText::within(&body, "").as_str(), "");
+        assert_eq!(SharedText::within(&body, &unescaped).as_str(), "data:,y");
+        assert_eq!(SharedText::within(&body, "").as_str(), "");
     }
 }
