@@ -1,6 +1,6 @@
 //! `POST /v1/chat/completions`: read, load the images, choose a worker, send, pass the answer on.
 
-use std::{fmt::Write, sync::Arc, time::Duration};
+use std::{fmt::Write, time::Duration};
 
 use axum::{
     body::Body,
@@ -15,13 +15,15 @@ use tokio::time::Instant;
 use super::{
     answer::Refusal,
     app::App,
-    body, headers,
-    send::{Answer, AnswerBody, Attempt, LoadedChat, RefusalKind, SendTimes, Way, attempt},
+    body,
+    dispatch::dispatch,
+    headers,
+    send::{Answer, AnswerBody, LoadedChat, SendTimes},
 };
 use crate::{
     error::Fault,
     media::{
-        content::{MediaId, Scope},
+        content::Scope,
         error::{LoadError, MediaError},
         loader::{LoadTimes, MediaLoader},
         picture::Media,
@@ -29,9 +31,8 @@ use crate::{
     },
     memory::SharedText,
     request::{ChatRequest, ImagePart},
-    routing::{Affinity, Candidate, choose},
-    transfer::Landing,
-    worker::{Belief, InFlight, Worker},
+    routing::Affinity,
+    worker::{InFlight, Worker},
 };
 
 /// What of the body tells requests with a common beginning from others.
@@ -70,7 +71,7 @@ async fn serve(app: &App, request: Request) -> Result<Response, Box<Refusal>> {
     let request_id = parts.headers.get(headers::REQUEST_ID).cloned().unwrap_or(HeaderValue::from_static(""));
     let to_worker = headers::to_worker(&parts.headers, app.authorization(&parts.headers), &request_id);
     let loaded = LoadedChat { body: &body.bytes, request: &chat, media: &media };
-    let (answer, worker, in_flight) = send(app, to_worker, &loaded, affinity).await?;
+    let (answer, worker, in_flight) = dispatch(app, to_worker, &loaded, affinity).await?;
 
     let debug = rights.debug && parts.headers.get(headers::DEBUG).is_some_and(|value| value == "1");
     let debugging = debug.then(|| Debugging::of(&stages, &answer, &worker));
@@ -128,95 +129,6 @@ fn affinity(body: &Bytes, chat: &ChatRequest<'_>, media: &[Media]) -> Affinity {
         (None, Some(image)) => Affinity::of_bytes(image.url.as_bytes()),
         (None, None) => Affinity::of_bytes(&body[..body.len().min(AFFINITY_BYTES)]),
     }
-}
-
-/// Attempts until a worker answers. A worker that cannot be connected to is passed over, and so is, once, one whose
-/// connection broke before the first byte of its answer (completions have no effects that could happen twice). A refusal of
-/// its plugin is answered by pushing once more (what it may cure) and then by going inline, unseen by the client.
-async fn send(
-    app: &App,
-    to_worker: HeaderMap,
-    chat: &LoadedChat<'_>,
-    affinity: Affinity,
-) -> Result<(Box<Answer>, Arc<Worker>, InFlight), Box<Refusal>> {
-    let mut unreachable: Vec<usize> = Vec::new();
-    let mut broke_off = false;
-    loop {
-        let healthy = app.registry.healthy().filter(|worker| !unreachable.contains(&worker.index));
-        let candidates: Vec<_> =
-            healthy.map(|worker| Candidate { index: worker.index, in_flight: worker.in_flight() }).collect();
-        let Some(index) = choose(&candidates, affinity) else {
-            return Err(Box::new(match unreachable.is_empty() {
-                true => Refusal::no_worker(),
-                false => Refusal::bad_gateway(),
-            }));
-        };
-        let worker = &app.registry.all()[index];
-        let in_flight = worker.enter();
-        let mut way = Way::Known;
-        let mut not_known: Option<(Vec<MediaId>, Arc<Belief>)> = None;
-        let mut pushed_again = false;
-        loop {
-            match attempt(app, worker, to_worker.clone(), chat, way).await {
-                Attempt::Answer(answer) => {
-                    // Only an answer to the same request with pixels shows that it was the belief that was wrong.
-                    if let Some((ids, belief)) = not_known.filter(|_| answer.status.is_success()) {
-                        crate::observe::transfer("uuid_miss");
-                        belief.was_wrong(&ids);
-                        // That they were not there is past: they were processed just now.
-                        chat.teach(&belief);
-                    }
-                    return Ok((answer, worker.clone(), in_flight));
-                }
-                Attempt::NotKnown { ids, belief } => {
-                    not_known = Some((ids, belief));
-                    way = Way::Push;
-                }
-                Attempt::Unreachable { connected } => {
-                    // One that broke off may have been ended by this very request: others see it once more at most.
-                    if connected && std::mem::replace(&mut broke_off, true) {
-                        return Err(Box::new(Refusal::bad_gateway()));
-                    }
-                    if !connected {
-                        worker.set_healthy(false);
-                    }
-                    worker.look.notify_one();
-                    unreachable.push(index);
-                    break;
-                }
-                Attempt::Refused { kind: RefusalKind::Stale, .. } if !pushed_again => {
-                    crate::observe::transfer("stale");
-                    pushed_again = true;
-                    way = Way::Push;
-                }
-                Attempt::Refused { kind, landing } => {
-                    tracing::info!(worker = %worker.label, ?kind, "reference refused, going inline");
-                    crate::observe::transfer(match kind {
-                        RefusalKind::Bad => "refused_bad",
-                        RefusalKind::Stale => "refused_stale",
-                        RefusalKind::Gone => "refused_gone",
-                        RefusalKind::Late => "refused_late",
-                    });
-                    if kind == RefusalKind::Gone {
-                        give_up(&landing, worker);
-                    }
-                    way = Way::Inline;
-                }
-                Attempt::PushFailed { error, landing } => {
-                    tracing::info!(worker = %worker.label, %error, "push failed, going inline");
-                    crate::observe::transfer("push_failed");
-                    give_up(&landing, worker);
-                    way = Way::Inline;
-                }
-            }
-        }
-    }
-}
-
-/// Closes a landing, which may no longer be the worker's; the monitor attaches anew.
-fn give_up(landing: &Landing, worker: &Worker) {
-    landing.close();
-    worker.look.notify_one();
 }
 
 /// The worker's answer as the client's: status, headers and bytes as they come.

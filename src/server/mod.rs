@@ -3,6 +3,7 @@
 //! - [`app`]: everything a handler needs, built once.
 //! - [`routes`]: the list of routes. What is not on it is 404; nothing is forwarded by default.
 //! - [`chat`]: chat completions, with images.
+//! - [`dispatch`]: from a loaded request to an answer: which worker, which way, and what next when that fails.
 //! - [`send`]: one prepared request to one worker: push, inline, and what a worker's refusal means.
 //! - [`models`], [`health`], [`warm`]: the small routes.
 //! - [`auth`], [`tenant`]: API keys; whose request it is.
@@ -16,6 +17,7 @@ pub mod app;
 pub mod auth;
 pub mod body;
 pub mod chat;
+pub mod dispatch;
 pub mod headers;
 pub mod health;
 pub mod linger;
