@@ -14,7 +14,7 @@ use super::{
 use crate::{
     media::content::MediaId,
     routing::{Affinity, Candidate, choose},
-    transfer::Landing,
+    transfer::{Landing, PushError},
     worker::{Belief, InFlight, Worker},
 };
 
@@ -28,11 +28,19 @@ pub async fn dispatch(
     affinity: Affinity,
 ) -> Result<(Box<Answer>, Arc<Worker>, InFlight), Box<Refusal>> {
     let mut unreachable: Vec<usize> = Vec::new();
+    // Workers that had no landing memory to spare: passed over as long as there is another.
+    let mut full: Vec<usize> = Vec::new();
     let mut broke_off = false;
     loop {
-        let healthy = app.registry.healthy().filter(|worker| !unreachable.contains(&worker.index));
-        let candidates: Vec<_> =
-            healthy.map(|worker| Candidate { index: worker.index, in_flight: worker.in_flight() }).collect();
+        let healthy = || app.registry.healthy().filter(|worker| !unreachable.contains(&worker.index));
+        let (with_room, elsewhere) = match healthy().filter(|worker| !full.contains(&worker.index)).count() {
+            0 => (false, false),
+            count => (true, count > 1),
+        };
+        let candidates: Vec<_> = healthy()
+            .filter(|worker| !with_room || !full.contains(&worker.index))
+            .map(|worker| Candidate { index: worker.index, in_flight: worker.in_flight() })
+            .collect();
         let Some(index) = choose(&candidates, affinity) else {
             return Err(Box::new(match unreachable.is_empty() {
                 true => Refusal::no_worker(),
@@ -45,7 +53,7 @@ pub async fn dispatch(
         let mut not_known: Option<(Vec<MediaId>, Arc<Belief>)> = None;
         let mut pushed_again = false;
         loop {
-            match attempt(app, worker, to_worker.clone(), request, way).await {
+            match attempt(app, worker, to_worker.clone(), request, way, elsewhere).await {
                 Attempt::Answer(answer) => {
                     // Only an answer to the same request with pixels shows that it was the belief that was wrong.
                     if let Some((ids, belief)) = not_known.filter(|_| answer.status.is_success()) {
@@ -59,6 +67,11 @@ pub async fn dispatch(
                 Attempt::NotKnown { ids, belief } => {
                     not_known = Some((ids, belief));
                     way = Way::Push;
+                }
+                Attempt::NoRoom => {
+                    crate::observe::transfer("no_room");
+                    full.push(index);
+                    break;
                 }
                 Attempt::Unreachable { connected } => {
                     // One that broke off may have been ended by this very request: others see it once more at most.
@@ -94,7 +107,10 @@ pub async fn dispatch(
                 Attempt::PushFailed { error, landing } => {
                     tracing::info!(worker = %worker.label, %error, "push failed, going inline");
                     crate::observe::transfer("push_failed");
-                    give_up(&landing, worker);
+                    // One that is overdue may still arrive, and keeps its source until then.
+                    if error != PushError::Deadline {
+                        give_up(&landing, worker);
+                    }
                     way = Way::Inline;
                 }
             }

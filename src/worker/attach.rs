@@ -7,7 +7,7 @@ use reqwest::{Response, StatusCode, header::CONTENT_TYPE};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{client::WorkerClient, registry::Worker};
-use crate::transfer::{Grant, NixlAgent, mac::Key};
+use crate::transfer::{Grant, NixlAgent, PushError, lane::Whereabouts, mac::Key};
 
 const PROTOCOL: u32 = 1;
 const MAC_HEADER: &str = "x-mediagate-mac";
@@ -41,6 +41,8 @@ pub enum AttachError {
     Unreachable(#[source] reqwest::Error),
     #[error("NIXL cannot take the worker's metadata: {0}")]
     Nixl(nixl_sys::NixlError),
+    #[error("the first transfer did not arrive: {0}")]
+    Transfer(PushError),
 }
 
 /// Who attaches, and with which key.
@@ -74,6 +76,8 @@ pub struct WorkerFacts {
     pub api_processes: u32,
     pub processor_cache: ProcessorCache,
     pub engine: Engine,
+    /// Where its lander runs; plugins that cannot tell say nothing.
+    pub whereabouts: Option<Whereabouts>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -140,6 +144,18 @@ struct GrantCall<'a> {
     seq: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     generations: Option<&'a [u64]>,
+}
+
+#[derive(Serialize)]
+struct ProbeCall<'a> {
+    worker: &'a str,
+    grant: u64,
+    url: &'a str,
+}
+
+#[derive(Deserialize)]
+struct ProbeAnswer {
+    content_hash: String,
 }
 
 #[derive(Deserialize)]
@@ -224,6 +240,17 @@ pub async fn void(
     let body = json(&GrantCall { worker: &grant.worker, grant: grant.id, seq: None, generations: Some(generations) });
     let answer: VoidAnswer = call(worker, client, grant, "/mediagate/void", body).await?;
     Ok(answer.void)
+}
+
+/// Has the worker take one picture, by reference or inline, as it would take it in a request; gives the content hash of what
+/// it saw.
+pub async fn probe(worker: &Worker, client: &WorkerClient, grant: &Grant, url: &str) -> Result<String, AttachError> {
+    let body = json(&ProbeCall { worker: &grant.worker, grant: grant.id, url });
+    // Over the digest alone: the picture itself stays with the process that took the call.
+    let digest = blake3::hash(&body).to_hex();
+    let mac = grant.key.mac("mediagate probe v1", &[digest.as_bytes()]);
+    let answer: ProbeAnswer = parse(&post(worker, client, "/mediagate/probe", body, Some(mac)).await?.body)?;
+    Ok(answer.content_hash)
 }
 
 /// Gives a grant back, so that its range need not wait for the lease to end.

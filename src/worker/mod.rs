@@ -4,12 +4,14 @@
 //! - [`client`]: HTTP to workers.
 //! - [`attach`]: the gateway's side of attach, renew, void and detach (docs/PROTOCOL.md).
 //! - [`belief`]: what a worker is believed to hold processed.
+//! - [`probe`]: what a connection is worth, measured on attach.
 //! - [`monitor`]: one task a worker that keeps that state true.
 
 pub mod attach;
 pub mod belief;
 pub mod client;
 pub mod monitor;
+pub mod probe;
 pub mod registry;
 
 pub use belief::Belief;
