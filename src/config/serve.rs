@@ -9,6 +9,7 @@ use super::{Budgets, ConfigError, MediaArgs, budgets, usize_of};
 use crate::{
     memory::{Layout, SLOT_ALIGNMENT_BYTES},
     observe::tracing::LogFormat,
+    routing::RoutePolicy,
     server::{app::Limits, tenant::Tenancy},
 };
 
@@ -37,6 +38,9 @@ pub struct ServeArgs {
     #[arg(long, env = "MEDIAGATE_FRONTEND_DECODING", value_name = "BOOL", default_value = "false",
           num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     pub frontend_decoding: bool,
+    /// How a worker is chosen
+    #[arg(long, env = "MEDIAGATE_ROUTE_POLICY", value_name = "NAME", default_value = "media-affinity")]
+    pub route_policy: RoutePolicy,
     /// File with the API keys of clients, one a line [default: no key needed]
     #[arg(long, env = "MEDIAGATE_API_KEY_FILE", value_name = "FILE")]
     pub api_key_file: Option<PathBuf>,

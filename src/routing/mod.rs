@@ -1,9 +1,13 @@
 //! Which worker gets a request.
 //!
-//! Today: media affinity against load. A request with the same first picture (or, without pictures, the same beginning)
-//! goes to the same worker, whose processor, encoder and prefix caches know it, unless that worker is clearly busier than
-//! the others.
+//! - [`router`]: from a request's terms and the candidates to a decision, and why it fell so.
+//! - [`policy`]: the policies by name.
+//! - [`affinity`]: which worker an image belongs to when nothing else is known.
 
-mod affinity;
+pub mod affinity;
+pub mod policy;
+pub mod router;
 
-pub use affinity::{Affinity, Candidate, choose};
+pub use affinity::{Affinity, Candidate};
+pub use policy::RoutePolicy;
+pub use router::{Asked, Decision, Reason, Router};

@@ -10,6 +10,7 @@ use super::{auth::ApiKeys, tenant::Tenancy};
 use crate::{
     media::{fetch::Fetcher, loader::MediaLoader},
     memory::Budget,
+    routing::Router,
     worker::{Registry, WorkerClient},
 };
 
@@ -20,6 +21,7 @@ pub struct App(Arc<Inner>);
 /// The parts of an [`App`].
 pub struct Inner {
     pub registry: Registry,
+    pub router: Router,
     pub client: WorkerClient,
     /// In frontend decoding; `None` in passthrough mode.
     pub loader: Option<MediaLoader>,

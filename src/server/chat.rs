@@ -16,7 +16,7 @@ use super::{
     answer::Refusal,
     app::App,
     body,
-    dispatch::dispatch,
+    dispatch::{Dispatched, dispatch},
     headers,
     send::{Answer, AnswerBody, LoadedChat, SendTimes},
 };
@@ -31,8 +31,8 @@ use crate::{
     },
     memory::SharedText,
     request::{ChatRequest, ImagePart},
-    routing::Affinity,
-    worker::{InFlight, Worker},
+    routing::{Affinity, Asked, Decision},
+    worker::InFlight,
 };
 
 /// What of the body tells requests with a common beginning from others.
@@ -67,14 +67,14 @@ async fn serve(app: &App, request: Request) -> Result<Response, Box<Refusal>> {
             Vec::new()
         }
     };
-    let affinity = affinity(&body.bytes, &chat, &media);
+    let asked = Asked { affinity: affinity(&body.bytes, &chat, &media) };
     let request_id = parts.headers.get(headers::REQUEST_ID).cloned().unwrap_or(HeaderValue::from_static(""));
     let to_worker = headers::to_worker(&parts.headers, app.authorization(&parts.headers), &request_id);
     let loaded = LoadedChat { body: &body.bytes, request: &chat, media: &media };
-    let (answer, worker, in_flight) = dispatch(app, to_worker, &loaded, affinity).await?;
+    let Dispatched { answer, in_flight, decision } = dispatch(app, to_worker, &loaded, &asked).await?;
 
     let debug = rights.debug && parts.headers.get(headers::DEBUG).is_some_and(|value| value == "1");
-    let debugging = debug.then(|| Debugging::of(&stages, &answer, &worker));
+    let debugging = debug.then(|| Debugging::of(&stages, &answer, &decision));
     Ok(pass_on(*answer, in_flight, debugging))
 }
 
@@ -123,7 +123,12 @@ fn about_image(index: usize, part: &ImagePart<'_>, error: &dyn Fault) -> Box<Ref
 }
 
 fn affinity(body: &Bytes, chat: &ChatRequest<'_>, media: &[Media]) -> Affinity {
-    match (media.first(), chat.images.first()) {
+    // One image of several, and the largest has the most to lose.
+    let size = |media: &&Media| match media {
+        Media::Picture(picture) => picture.name.rgb_bytes(),
+        Media::Original(original) => original.bytes.len(),
+    };
+    match (media.iter().max_by_key(size), chat.images.first()) {
         (Some(Media::Picture(picture)), _) => Affinity::new(picture.name.media_id.prefix()),
         (Some(Media::Original(original)), _) => Affinity::of_bytes(&original.bytes),
         (None, Some(image)) => Affinity::of_bytes(image.url.as_bytes()),
@@ -198,7 +203,7 @@ struct Debugging {
 }
 
 impl Debugging {
-    fn of(stages: &Stages, answer: &Answer, worker: &Worker) -> Self {
+    fn of(stages: &Stages, answer: &Answer, decision: &Decision) -> Self {
         let SendTimes { prepare, push, worker: answered } = answer.times;
         let mut timing = String::new();
         let sent = [("prepare", prepare), ("push", push), ("worker", answered), ("total", stages.start.elapsed())];
@@ -208,7 +213,7 @@ impl Debugging {
             let _ = write!(timing, "{comma}{name};dur={:.3}", took.as_secs_f64() * 1000.0);
         }
         let transfers = if answer.transfers.is_empty() { "none".to_owned() } else { answer.transfers.join("+") };
-        let route = format!("worker={}; transfer={transfers}", worker.index);
+        let route = format!("worker={}; transfer={transfers}; {decision}", decision.index);
         // ASCII letters, digits and punctuation only.
         let header = |text: String| HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static(""));
         Debugging { timing: header(timing), route: header(route) }

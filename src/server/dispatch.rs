@@ -12,10 +12,18 @@ use super::{
 };
 use crate::{
     media::content::MediaId,
-    routing::{Affinity, Candidate, choose},
+    routing::{Asked, Candidate, Decision},
     transfer::Landing,
     worker::{Belief, InFlight, Worker},
 };
+
+/// A request that a worker has answered.
+pub struct Dispatched {
+    pub answer: Box<Answer>,
+    /// Counts it as being on the worker for as long as it is kept.
+    pub in_flight: InFlight,
+    pub decision: Decision,
+}
 
 /// Attempts until a worker answers. A worker that cannot be connected to is passed over, and so is, once, one whose
 /// connection broke before the first byte of its answer (completions have no effects that could happen twice). A refusal of
@@ -24,21 +32,23 @@ pub async fn dispatch(
     app: &App,
     to_worker: HeaderMap,
     chat: &LoadedChat<'_>,
-    affinity: Affinity,
-) -> Result<(Box<Answer>, Arc<Worker>, InFlight), Box<Refusal>> {
+    asked: &Asked,
+) -> Result<Dispatched, Box<Refusal>> {
     let mut unreachable: Vec<usize> = Vec::new();
     let mut broke_off = false;
     loop {
         let healthy = app.registry.healthy().filter(|worker| !unreachable.contains(&worker.index));
         let candidates: Vec<_> =
             healthy.map(|worker| Candidate { index: worker.index, in_flight: worker.in_flight() }).collect();
-        let Some(index) = choose(&candidates, affinity) else {
+        let Some(decision) = app.router.choose(asked, &candidates) else {
             return Err(Box::new(match unreachable.is_empty() {
                 true => Refusal::no_worker(),
                 false => Refusal::bad_gateway(),
             }));
         };
+        let index = decision.index;
         let worker = &app.registry.all()[index];
+        tracing::debug!(worker = %worker.label, %decision, "routed");
         let in_flight = worker.enter();
         let mut way = Way::Known;
         let mut not_known: Option<(Vec<MediaId>, Arc<Belief>)> = None;
@@ -53,7 +63,7 @@ pub async fn dispatch(
                         // That they were not there is past: they were processed just now.
                         chat.teach(&belief);
                     }
-                    return Ok((answer, worker.clone(), in_flight));
+                    return Ok(Dispatched { answer, in_flight, decision });
                 }
                 Attempt::NotKnown { ids, belief } => {
                     not_known = Some((ids, belief));
