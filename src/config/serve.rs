@@ -8,6 +8,7 @@ use clap::{ArgAction, Args};
 use super::{Budgets, ConfigError, MediaArgs, budgets, usize_of};
 use crate::{
     memory::{Layout, SLOT_ALIGNMENT_BYTES},
+    model::ModelPath,
     observe::tracing::LogFormat,
     routing::RoutePolicy,
     server::{app::Limits, tenant::Tenancy},
@@ -41,6 +42,11 @@ pub struct ServeArgs {
     /// How a worker is chosen
     #[arg(long, env = "MEDIAGATE_ROUTE_POLICY", value_name = "NAME", default_value = "media-affinity")]
     pub route_policy: RoutePolicy,
+    /// Folder of a served model, as vLLM was given it: `DIR`, or `NAME=DIR` with the served model name (repeatable; in the
+    /// variable separated by commas). Its files say how many tokens an image is
+    #[arg(long = "model-path", id = "model_path", env = "MEDIAGATE_MODEL_PATH", value_name = "[NAME=]DIR", value_delimiter = ',',
+          value_parser = ModelPath::from_str)]
+    pub model_paths: Vec<ModelPath>,
     /// File with the API keys of clients, one a line [default: no key needed]
     #[arg(long, env = "MEDIAGATE_API_KEY_FILE", value_name = "FILE")]
     pub api_key_file: Option<PathBuf>,

@@ -2,10 +2,12 @@
 //!
 //! - [`router`]: from a request's terms and the candidates to a decision, and why it fell so.
 //! - [`policy`]: the policies by name.
+//! - [`prompt`]: what a prompt is known by: token ids, or hashes of ever longer beginnings.
 //! - [`affinity`]: which worker an image belongs to when nothing else is known.
 
 pub mod affinity;
 pub mod policy;
+pub mod prompt;
 pub mod router;
 
 pub use affinity::{Affinity, Candidate};
