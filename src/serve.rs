@@ -10,6 +10,7 @@ use crate::{
     config::{ServeArgs, read_secret},
     media::{fetch::Fetcher, loader::MediaLoader},
     memory::{Arena, Budget, limits},
+    model::Models,
     observe,
     server::{
         App, app,
@@ -59,6 +60,13 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
         None => None,
     };
 
+    // Off the async threads: tokenizers are megabytes.
+    let paths = args.model_paths.clone();
+    let models = tokio::task::spawn_blocking(move || Models::read(&paths)).await??;
+    for (name, model) in models.all() {
+        tracing::info!(name, model_type = model.model_type(), dir = %model.dir.display(), "model files are read");
+    }
+
     let mut loader = None;
     let mut transfers = None;
     if args.frontend_decoding {
@@ -91,6 +99,7 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
         worker_authorization,
         bodies: Budget::new(args.body_budget_bytes()),
         limits: args.limits(),
+        models,
         leaving: CancellationToken::new(),
         metrics,
     });

@@ -8,6 +8,7 @@ use clap::{ArgAction, Args};
 use super::{Budgets, ConfigError, MediaArgs, budgets, usize_of};
 use crate::{
     memory::{Layout, SLOT_ALIGNMENT_BYTES},
+    model::ModelPath,
     observe::tracing::LogFormat,
     server::{app::Limits, tenant::Tenancy},
 };
@@ -37,6 +38,11 @@ pub struct ServeArgs {
     #[arg(long, env = "MEDIAGATE_FRONTEND_DECODING", value_name = "BOOL", default_value = "false",
           num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     pub frontend_decoding: bool,
+    /// Folder of a served model, as vLLM was given it: `DIR`, or `NAME=DIR` with the served model name (repeatable; in the
+    /// variable separated by commas). Its files say how many tokens an image is
+    #[arg(long = "model-path", id = "model_path", env = "MEDIAGATE_MODEL_PATH", value_name = "[NAME=]DIR", value_delimiter = ',',
+          value_parser = ModelPath::from_str)]
+    pub model_paths: Vec<ModelPath>,
     /// File with the API keys of clients, one a line [default: no key needed]
     #[arg(long, env = "MEDIAGATE_API_KEY_FILE", value_name = "FILE")]
     pub api_key_file: Option<PathBuf>,

@@ -70,6 +70,10 @@ impl MediaId {
         MediaId(id)
     }
 
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
     /// A byte that no client can choose, since it is of the keyed hash: for spreading names over locks.
     pub fn spread(&self) -> u8 {
         self.0[31]

@@ -5,5 +5,6 @@
 //! the others.
 
 mod affinity;
+pub mod prompt;
 
 pub use affinity::{Affinity, Candidate, choose};

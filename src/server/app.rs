@@ -10,6 +10,7 @@ use super::{auth::ApiKeys, tenant::Tenancy};
 use crate::{
     media::{fetch::Fetcher, loader::MediaLoader},
     memory::Budget,
+    model::Models,
     worker::{Registry, WorkerClient},
 };
 
@@ -32,6 +33,8 @@ pub struct Inner {
     /// Request bodies that are held at once, in all.
     pub bodies: Budget,
     pub limits: Limits,
+    /// What is known of the served models.
+    pub models: Models,
     /// Cancelled when the gateway is told to end: it is not ready from then on.
     pub leaving: CancellationToken,
     pub metrics: PrometheusHandle,
