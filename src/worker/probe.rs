@@ -14,7 +14,7 @@ use futures_util::future::try_join;
 use super::{
     attach::{self, AttachError},
     client::WorkerClient,
-    registry::Worker,
+    state::Worker,
 };
 use crate::{
     media::content::{Name, Scope},
