@@ -15,7 +15,7 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def whereabouts(grant_key: bytes) -> dict[str, Any] | None:
-    """For the attach answer; None where /proc does not tell. The machine is named by a MAC, and so only to a neighbour."""
+    """For the attach answer; None where /proc does not tell. A MAC names the machine, and so tells neighbours only."""
     try:
         boot_id = BOOT_ID.read_text().strip()
         namespace = os.stat("/proc/self/ns/pid").st_ino

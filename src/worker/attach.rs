@@ -213,14 +213,25 @@ pub async fn attach(
     let metadata = base64_simd::STANDARD
         .decode_to_vec(answer.metadata)
         .map_err(|_| AttachError::Protocol("metadata is not base64".into()))?;
-    let peer = agent.connect(metadata).await.map_err(AttachError::Nixl)?;
-    if peer != answer.agent {
-        agent.forget(peer.into());
-        return Err(AttachError::Protocol("its metadata names another agent".into()));
-    }
     let GrantAnswer { id, address, bytes } = answer.grant;
-    let grant = Grant { worker: answer.worker, peer: peer.into(), id, address, bytes, key: grant_key };
-    Ok(Attached { grant, lease, facts: answer.facts })
+    let grant = Grant { worker: answer.worker, peer: answer.agent.into(), id, address, bytes, key: grant_key };
+    let problem = match agent.connect(metadata).await {
+        Ok(peer) if *peer == *grant.peer => return Ok(Attached { grant, lease, facts: answer.facts }),
+        Ok(peer) => {
+            agent.forget(peer.into());
+            AttachError::Protocol("its metadata names another agent".into())
+        }
+        Err(error) => AttachError::Nixl(error),
+    };
+    give_back(worker, client, &grant).await;
+    Err(problem)
+}
+
+/// Gives back what cannot be used, so that its range need not wait for the lease to end.
+pub async fn give_back(worker: &Worker, client: &WorkerClient, grant: &Grant) {
+    if let Err(error) = detach(worker, client, grant).await {
+        tracing::debug!(worker = %worker.label, %error, "detach failed");
+    }
 }
 
 /// Renews a lease. `seq` rises with each call for a grant.
