@@ -30,6 +30,7 @@ pub async fn dispatch(
     let mut passed_over: Vec<WorkerId> = Vec::new();
     let mut unreachable = false;
     let mut broke_off = false;
+    let mut unavailable = None;
     loop {
         let workers = app.registry.available();
         let candidates: Vec<_> = workers
@@ -39,13 +40,21 @@ pub async fn dispatch(
             .collect();
         let chosen = choose(&candidates, affinity);
         let Some(worker) = chosen.and_then(|index| workers.iter().find(|worker| worker.id.index() == index)) else {
-            return Err(Box::new(if unreachable { Refusal::bad_gateway() } else { Refusal::no_worker() }));
+            if let Some(unavailable) = unavailable {
+                return Ok(unavailable);
+            }
+            return Err(Box::new(match unreachable {
+                true => Refusal::bad_gateway(),
+                false if app.registry.all().iter().any(|worker| worker.is_full()) => Refusal::workers_overloaded(),
+                false => Refusal::no_worker(),
+            }));
         };
         let Some(mut in_flight) = worker.enter() else {
-            // Another request has become its probe meanwhile.
+            // Another request has become its probe meanwhile, or has taken its last place.
             passed_over.push(worker.id);
             continue;
         };
+        in_flight.must_answer_by(request.deadline.of_server());
         let mut way = request.surface.best_way;
         let mut not_known: Option<(Vec<MediaId>, Arc<Belief>)> = None;
         let mut pushed_again = false;
@@ -60,7 +69,15 @@ pub async fn dispatch(
                         // That they were not there is past: they were processed just now.
                         request.teach(&belief);
                     }
-                    return Ok((answer, worker.clone(), in_flight));
+                    let answer = (answer, worker.clone(), in_flight);
+                    // It said that it did not begin: another may be able to. If none is, this is the answer.
+                    let again = request.surface.again == Again::Safe && unavailable.is_none();
+                    if answer.0.status == StatusCode::SERVICE_UNAVAILABLE && again && candidates.len() > 1 {
+                        passed_over.push(worker.id);
+                        unavailable = Some(answer);
+                        break;
+                    }
+                    return Ok(answer);
                 }
                 Attempt::NotKnown { ids, belief } => {
                     not_known = Some((ids, belief));

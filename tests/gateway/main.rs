@@ -10,8 +10,10 @@
 
 mod support;
 
+mod administration;
 mod cases;
 mod decoding;
+mod encryption;
 mod failures;
 mod hostile_clients;
 mod hostile_workers;
