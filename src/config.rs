@@ -45,7 +45,7 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Shows what the gateway makes of images: size, hashes, or why it refuses them
+    /// Shows what the gateway makes of images: redirects, times, size, colours, hashes, or why it refuses them
     Inspect(Box<InspectArgs>),
     /// Has a running gateway load a list of images before clients ask for them
     Warm(WarmArgs),
@@ -89,9 +89,12 @@ pub enum ConfigCommand {
 
 #[derive(Debug, Args)]
 pub struct InspectArgs {
-    /// One JSON object a line (the only form there is today)
+    /// One JSON object a line, for programs
     #[arg(long)]
     pub json: bool,
+    /// Folder for the decoded pictures: 1.png for the first input, 2.png for the second, ...
+    #[arg(long, value_name = "DIR")]
+    pub png_out: Option<PathBuf>,
     /// Files, or http, https or data URLs
     #[arg(required = true)]
     pub inputs: Vec<String>,

@@ -99,7 +99,9 @@ impl Worker {
             && base.query().is_none()
             && base.fragment().is_none();
         if !plain || base.host_str().is_none() || base.port_or_known_default().is_none() {
-            return Err(WorkerUrlError::Shape(text.into()));
+            // What is shown must not show a password.
+            let _ = base.set_username("").and_then(|()| base.set_password(None));
+            return Err(WorkerUrlError::Shape(base.into()));
         }
         if !base.path().ends_with('/') {
             base.set_path(&format!("{}/", base.path()));

@@ -17,6 +17,7 @@ mod encryption;
 mod failures;
 mod hostile_clients;
 mod hostile_workers;
+mod inspect;
 mod keys;
 mod landing;
 mod life_cycle;
