@@ -25,4 +25,11 @@ done
 say "aiperf: a few requests, to see that it runs"
 "$root/launch/aiperf.sh" --requests 8 --concurrency 2
 
+say "ten minutes of chaos, over the fastest lane and over TCP"
+cargo build --release --locked
+for tls in "" --tls=tcp,self; do
+    # shellcheck disable=SC2086  # empty is no word
+    PYTHONPATH="$root/python:$root/tests/processes" "$root/.venv/bin/python" tests/processes/chaos.py --seconds 300 $tls
+done
+
 say "all long checks passed"

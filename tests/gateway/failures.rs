@@ -241,8 +241,9 @@ async fn a_worker_that_is_full_gets_no_more_and_where_all_are_full_clients_hear_
 
 #[tokio::test]
 async fn heads_and_connections_have_limits_of_the_operators_choice() {
-    let worker = FakeWorker::start().await;
-    let gateway = Gateway::passthrough(&worker.url(), &["--max-header-bytes", "8KiB", "--max-connections", "1"]).await;
+    // Not asked whether it is ready, since the client that asks opens connections in advance.
+    let flags = ["--worker", "http://127.0.0.1:1", "--max-header-bytes", "8KiB", "--max-connections", "1"];
+    let gateway = Gateway::start(&flags, &[]).await;
     let long = format!("GET /health HTTP/1.1\r\nHost: x\r\nX-Long: {}\r\n\r\n", "a".repeat(20_000));
     let answer = gateway.exchange(long).await;
     assert_eq!(answer.status(), 431);
