@@ -1,175 +1,97 @@
 //! What decoding into a slot costs beside the codec alone and beside Pillow, and what the two hashes cost.
 //!
-//! `cargo bench --bench decode -- FILE...` prints, for each file, milliseconds a megapixel and ratios, all of one run,
-//! interleaved, the best of many rounds. Pillow is asked where `PILLOW_PYTHON` names a Python that has it. The codec is
-//! libjpeg-turbo's own interface, the `png` crate (expanding palettes), or libwebp, without a check or conversion more.
+//! `cargo bench --bench decode` lets criterion measure each. `cargo bench --bench decode -- --table` prints the tables of
+//! docs/PERFORMANCE.md, whose ratios are of one interleaved run; a word after it chooses pictures by name. Pillow is asked
+//! where `.venv`, or the Python that `PILLOW_PYTHON` names, has it.
 
-use std::hint::black_box;
-use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant};
-use std::{env, fs};
+mod codecs;
+mod pictures;
+mod pillow;
+mod table;
 
-use mediagate::media::content::{ContentHash, MediaId, Scope};
-use mediagate::media::decode::{DecodeLimits, Format, Header, Probe, decode_into, probe};
+use std::{
+    cell::{OnceCell, RefCell},
+    env,
+    hint::black_box,
+};
 
-const ROUNDS: usize = 41;
+use codecs::codec;
+use criterion::{BenchmarkId, Criterion, Throughput};
+use mediagate::media::{
+    content::{ContentHash, MediaId, Scope},
+    decode::{DecodeLimits, Format, Probe, decode_into, probe},
+};
+use pictures::{PICTURES, Pixels};
+use pillow::Pillow;
 
 fn main() {
-    let files: Vec<_> = env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
-    if files.is_empty() {
-        println!("usage: cargo bench --bench decode -- FILE...");
+    let mut arguments = env::args().skip_while(|argument| argument != "--table");
+    if arguments.next().is_some() {
+        let filter = arguments.find(|argument| !argument.starts_with('-'));
+        table::print(&filter.unwrap_or_default());
+        return;
     }
-    let mut pillow = env::var("PILLOW_PYTHON").ok().map(Pillow::start);
-    println!(
-        "{:>28} {:>9} {:>7} {:>7} {:>6} {:>8} {:>6} {:>8}",
-        "file", "size", "ours", "codec", "ratio", "Pillow", "times", "probe us"
-    );
-    let mut largest = Vec::new();
-    for file in files {
-        let bytes = fs::read(&file).unwrap();
-        let Ok(Probe::Decodable(header)) = probe(&bytes, &DecodeLimits::default()) else {
-            println!("{file}: not decoded");
-            continue;
-        };
-        let pixels = measure(&file, &bytes, &header, pillow.as_mut());
-        if pixels.len() > largest.len() {
-            largest = pixels;
-        }
-    }
-    measure_hashes(&largest);
+    let mut criterion = Criterion::default().configure_from_args();
+    decoding(&mut criterion);
+    hashing(&mut criterion);
+    criterion.final_summary();
 }
 
-/// Prints a line; returns the pixels.
-fn measure(file: &str, bytes: &[u8], header: &Header, mut pillow: Option<&mut Pillow>) -> Vec<u8> {
-    let (mut out, mut bare_out) = (vec![0; header.rgb_bytes()], vec![0; header.rgb_bytes()]);
-    let (mut ours, mut codec, mut theirs, mut probing) = (Duration::MAX, None, None, Duration::MAX);
-    let keep = |best: &mut Option<Duration>, taken: Duration| *best = Some(best.map_or(taken, |best| best.min(taken)));
-    for round in 0..ROUNDS {
-        probing = probing.min(time(|| drop(black_box(probe(bytes, &DecodeLimits::default())))));
-        ours = ours.min(time(|| decode_into(bytes, header, &mut out).unwrap()));
-        if let Some(taken) = bare(bytes, header, &mut bare_out) {
-            keep(&mut codec, taken);
+fn decoding(criterion: &mut Criterion) {
+    let photograph = Pixels::photograph();
+    let pillow = RefCell::new(Pillow::start());
+    for picture in PICTURES {
+        let mut group = criterion.benchmark_group(picture.name);
+        group.throughput(Throughput::Elements((picture.width * picture.height) as u64)).sample_size(10);
+        let size = format!("{}x{}", picture.width, picture.height);
+        // Made when it is first asked for: a filter passes over most.
+        let file = OnceCell::new();
+        let file = || file.get_or_init(|| picture.encode(&photograph)).as_slice();
+        group.bench_function(BenchmarkId::new("header", &size), |bencher| {
+            let file = file();
+            bencher.iter(|| probe(black_box(file), &DecodeLimits::default()));
+        });
+        group.bench_function(BenchmarkId::new("ours", &size), |bencher| {
+            let file = file();
+            let Ok(Probe::Decodable(header)) = probe(file, &DecodeLimits::default()) else { panic!("decodable") };
+            let mut out = vec![0; header.rgb_bytes()];
+            bencher.iter(|| decode_into(file, &header, &mut out).expect("a whole picture"));
+        });
+        // For the others, the decoder is ours.
+        if ["JPEG", "PNG", "WebP"].iter().any(|format| picture.name.starts_with(format)) {
+            group.bench_function(BenchmarkId::new("codec", &size), |bencher| {
+                let file = file();
+                let codec = Format::sniff(file).and_then(|format| codec(format, file)).expect("a codec");
+                let mut out = vec![0; picture.width * picture.height * 4];
+                bencher.iter(|| codec(file, &mut out));
+            });
         }
-        if let Some(pillow) = pillow.as_mut().filter(|_| round % 4 == 0) {
-            keep(&mut theirs, pillow.decode(file));
+        if pillow.borrow().is_some() {
+            group.bench_function(BenchmarkId::new("pillow", &size), |bencher| {
+                let mut pillow = pillow.borrow_mut();
+                let pillow = pillow.as_mut().expect("it was there");
+                pillow.open(file());
+                bencher.iter_custom(|times| pillow.decode(times).wall);
+            });
         }
+        group.finish();
     }
-    let megapixels = f64::from(header.height()) * f64::from(header.width()) / 1e6;
-    let milliseconds = |taken: Duration| format!("{:.2}", taken.as_secs_f64() * 1e3 / megapixels);
-    let times = |over: Duration, under: Duration| format!("{:.3}", over.as_secs_f64() / under.as_secs_f64());
-    let name = Path::new(file).file_name().unwrap_or_default().to_string_lossy();
-    let dash = || "-".to_owned();
-    println!(
-        "{name:>28} {:>9} {:>7} {:>7} {:>6} {:>8} {:>6} {:>8.1}",
-        format!("{}x{}", header.width(), header.height()),
-        milliseconds(ours),
-        codec.map_or_else(dash, milliseconds),
-        codec.map_or_else(dash, |codec| times(ours, codec)),
-        theirs.map_or_else(dash, milliseconds),
-        theirs.map_or_else(dash, |theirs| times(theirs, ours)),
-        probing.as_secs_f64() * 1e6
-    );
-    out
 }
 
-/// The two names of a picture beside their hash functions called directly.
-fn measure_hashes(pixels: &[u8]) {
+fn hashing(criterion: &mut Criterion) {
+    let pixels: Vec<u8> = (0..12_000_000 * 3u32).map(|at| (at * at >> 7) as u8).collect();
     let scope = Scope::new(None, None);
-    for megapixels in [0.25, 1.0, 2.0, 12.0] {
-        let (height, width) = (250, (megapixels * 4000.0) as u32);
-        let Some(pixels) = pixels.get(..height as usize * width as usize * 3) else { continue };
-        let mut best = [Duration::MAX; 4];
-        for _ in 0..ROUNDS {
-            let content_hash = ContentHash::of(height, width, pixels);
-            let key = [7; 32];
-            let taken = [
-                time(|| _ = black_box(ContentHash::of(height, width, pixels))),
-                time(|| _ = black_box(twox_hash::XxHash3_64::oneshot(pixels))),
-                time(|| _ = black_box(MediaId::of(&scope, content_hash, height, width, pixels))),
-                time(|| _ = black_box(blake3::keyed_hash(&key, pixels))),
-            ];
-            best.iter_mut().zip(taken).for_each(|(best, taken)| *best = (*best).min(taken));
-        }
-        let [content, xxh3, media, blake3] = best.map(|taken| taken.as_secs_f64() * 1e3 / megapixels);
-        println!("{megapixels} MP: content hash {content:.3} ms/MP, {:.3} of xxh3-64's", content / xxh3);
-        println!("{megapixels} MP: media id     {media:.3} ms/MP, {:.3} of BLAKE3's", media / blake3);
-    }
-}
-
-/// A Python that decodes on request.
-struct Pillow {
-    python: Child,
-    requests: ChildStdin,
-    answers: BufReader<ChildStdout>,
-}
-
-impl Pillow {
-    fn start(python: String) -> Self {
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/pillow.py");
-        let mut python = Command::new(python).arg(script).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let requests = python.stdin.take().unwrap();
-        let answers = BufReader::new(python.stdout.take().unwrap());
-        Self { python, requests, answers }
-    }
-
-    fn decode(&mut self, file: &str) -> Duration {
-        writeln!(self.requests, "{file}").unwrap();
-        let mut answer = String::new();
-        self.answers.read_line(&mut answer).unwrap();
-        Duration::from_nanos(answer.trim().parse().unwrap())
-    }
-}
-
-impl Drop for Pillow {
-    fn drop(&mut self) {
-        let _ = self.python.kill();
-        let _ = self.python.wait();
-    }
-}
-
-fn time(work: impl FnOnce()) -> Duration {
-    let start = Instant::now();
-    work();
-    start.elapsed()
-}
-
-/// The codec called directly, for pictures that need nothing else done to them.
-fn bare(bytes: &[u8], header: &Header, out: &mut [u8]) -> Option<Duration> {
-    match header.format() {
-        Format::Jpeg => Some(time(|| bare_jpeg(bytes, header, out))),
-        Format::Png => Some(time(|| {
-            let mut decoder = png::Decoder::new(std::io::Cursor::new(bytes));
-            decoder.set_transformations(png::Transformations::EXPAND);
-            let mut reader = decoder.read_info().unwrap();
-            let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
-            reader.next_frame(&mut pixels).unwrap();
-            black_box(pixels);
-        })),
-        Format::WebP => Some(time(|| {
-            let stride = header.width() as i32 * 3;
-            // SAFETY: pointers and lengths are those of slices, and the output has room for the picture.
-            let done = unsafe {
-                libwebp_sys::WebPDecodeRGBInto(bytes.as_ptr(), bytes.len(), out.as_mut_ptr(), out.len(), stride)
-            };
-            assert!(!done.is_null());
-        })),
-        _ => None,
-    }
-}
-
-/// TurboJPEG on a handle of its own.
-fn bare_jpeg(bytes: &[u8], header: &Header, out: &mut [u8]) {
-    use turbojpeg_sys::{
-        TJINIT_TJINIT_DECOMPRESS, TJPF_TJPF_RGB, tj3Decompress8, tj3DecompressHeader, tj3Destroy, tj3Init,
-    };
-    // SAFETY: pointers and lengths are those of slices; the output has room for height rows of the pitch.
-    unsafe {
-        let handle = tj3Init(TJINIT_TJINIT_DECOMPRESS as _);
-        assert_eq!(tj3DecompressHeader(handle, bytes.as_ptr(), bytes.len() as _), 0);
-        let pitch = header.width() as i32 * 3;
-        tj3Decompress8(handle, bytes.as_ptr(), bytes.len() as _, out.as_mut_ptr(), pitch, TJPF_TJPF_RGB);
-        tj3Destroy(handle);
+    for (height, width) in [(480, 640), (1080, 1920), (3000, 4000)] {
+        let pixels = &pixels[..height as usize * width as usize * 3];
+        let mut group = criterion.benchmark_group(format!("hash {width}x{height}"));
+        group.throughput(Throughput::Bytes(pixels.len() as u64));
+        group.bench_function("content hash", |bencher| bencher.iter(|| ContentHash::of(height, width, pixels)));
+        group.bench_function("xxh3-64", |bencher| bencher.iter(|| twox_hash::XxHash3_64::oneshot(pixels)));
+        let content_hash = ContentHash::of(height, width, pixels);
+        group.bench_function("media id", |bencher| {
+            bencher.iter(|| MediaId::of(&scope, content_hash, height, width, pixels));
+        });
+        group.bench_function("BLAKE3", |bencher| bencher.iter(|| blake3::keyed_hash(&[7; 32], pixels)));
+        group.finish();
     }
 }
