@@ -7,6 +7,7 @@
 //! - [`server`]: routes, auth, admission, answers: what clients and operators reach.
 //! - [`request`]: the media parts of a body are found as byte spans, and replaced.
 //! - [`routing`]: which worker gets a request.
+//! - [`model`]: the files of the served models, as `--model-path` gives them.
 //! - [`worker`]: who the workers are, whether they live, what they granted.
 //! - [`transfer`]: pixels from the arena into a worker's landing memory, over NIXL.
 //! - [`media`]: a source (http URL or data: URI) becomes bytes, bytes become pixels in the arena, pixels get a name.
@@ -19,6 +20,7 @@ pub mod error;
 pub mod inspect;
 pub mod media;
 pub mod memory;
+pub mod model;
 pub mod observe;
 pub mod request;
 pub mod routing;

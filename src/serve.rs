@@ -4,13 +4,15 @@ use std::{error::Error, sync::Arc, time::Duration};
 
 use http::HeaderValue;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     config::{ServeArgs, read_secret},
     media::{fetch::Fetcher, loader::MediaLoader},
     memory::{Arena, Budget, limits},
+    model::Models,
     observe,
+    routing::Router,
     server::{
         App, app,
         auth::ApiKeys,
@@ -22,12 +24,17 @@ use crate::{
     worker::{
         Registry, WorkerClient,
         attach::Identity,
-        monitor::{Monitor, Probe, Transfers},
+        circuit::CircuitSettings,
+        monitor::{self, MonitorSettings, Transfers},
+        probe::Probe,
     },
 };
 
 /// Shortest attach secret: 128 bits, if it is random bytes.
 const MIN_SECRET_BYTES: usize = 16;
+
+/// Pushes to one worker may pin this part of the arena at a time: what one that hangs can take from the others.
+const PINNED_SHARE: u64 = 8;
 
 /// For monitors to give grants back.
 const DETACH_GRACE: Duration = Duration::from_secs(2);
@@ -39,7 +46,7 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
     limits::raise_descriptors();
     // Before anybody could learn that the gateway runs and send one.
     let mut signals = EndSignals::new()?;
-    let registry = Registry::new(&args.workers)?;
+    let registry = Registry::new(&args.workers, CircuitSettings::default())?;
     let client = WorkerClient::new()?;
     let keys = match &args.api_key_file {
         Some(path) => ApiKeys::parse(&read_secret(path)?)?,
@@ -57,6 +64,13 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
         }
         None => None,
     };
+
+    // Off the async threads: tokenizers are megabytes.
+    let paths = args.model_paths.clone();
+    let models = tokio::task::spawn_blocking(move || Models::read(&paths)).await??;
+    for (name, model) in models.all() {
+        tracing::info!(name, model_type = model.model_type(), dir = %model.dir.display(), "model files are read");
+    }
 
     let mut loader = None;
     let mut transfers = None;
@@ -76,21 +90,13 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
     let public = listen::bind(args.listen).await?;
     let admin = listen::bind(args.admin_listen).await?;
     let stop = CancellationToken::new();
-    let monitors = TaskTracker::new();
-    for worker in registry.all() {
-        let monitor = Monitor {
-            worker: worker.clone(),
-            client: client.clone(),
-            transfers: transfers.clone(),
-            interval: Duration::from_millis(args.health_interval_ms),
-            stop: stop.clone(),
-        };
-        monitors.spawn(monitor.run());
-    }
-    monitors.close();
+    let interval = Duration::from_millis(args.health_interval_ms);
+    let settings = MonitorSettings { client: client.clone(), transfers, interval };
+    let monitors = tokio::spawn(monitor::watch(registry.changes(), settings, stop.clone()));
 
     let app = App::new(app::Inner {
         registry,
+        router: Router::new(args.route_policy),
         client,
         loader,
         url_check,
@@ -99,6 +105,7 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
         worker_authorization,
         bodies: Budget::new(args.body_budget_bytes()),
         limits: args.limits(),
+        models,
         leaving: CancellationToken::new(),
         metrics,
     });
@@ -128,7 +135,7 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
     stop_admin.cancel();
     admin.await?;
     stop.cancel();
-    if tokio::time::timeout(DETACH_GRACE, monitors.wait()).await.is_err() {
+    if tokio::time::timeout(DETACH_GRACE, monitors).await.is_err() {
         tracing::debug!("a worker did not answer the detach");
     }
     Ok(())
@@ -164,7 +171,16 @@ async fn set_up_transfers(args: &ServeArgs, arena: Arc<Arena>) -> Result<Option<
         Ok((library, agent)) => {
             tracing::info!(library = %library.path().display(), arena_bytes = arena.bytes(), "NIXL is up");
             let want_bytes = args.landing_bytes.as_u64();
-            Ok(Some(Transfers { agent, landings, probe, identity, want_bytes }))
+            let pinned_bytes = arena.bytes() as u64 / PINNED_SHARE;
+            Ok(Some(Transfers {
+                agent,
+                landings,
+                probe,
+                identity,
+                want_bytes,
+                pinned_bytes,
+                inline_where_faster: args.inline_where_faster,
+            }))
         }
         Err(error) => {
             tracing::warn!("NIXL is not available, so pixels go inline over HTTP: {error}");

@@ -8,7 +8,9 @@ use clap::{ArgAction, Args};
 use super::{Budgets, ConfigError, MediaArgs, budgets, usize_of};
 use crate::{
     memory::{Layout, SLOT_ALIGNMENT_BYTES},
+    model::ModelPath,
     observe::tracing::LogFormat,
+    routing::RoutePolicy,
     server::{app::Limits, tenant::Tenancy},
 };
 
@@ -37,6 +39,14 @@ pub struct ServeArgs {
     #[arg(long, env = "MEDIAGATE_FRONTEND_DECODING", value_name = "BOOL", default_value = "false",
           num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     pub frontend_decoding: bool,
+    /// How a worker is chosen
+    #[arg(long, env = "MEDIAGATE_ROUTE_POLICY", value_name = "NAME", default_value = "media-affinity")]
+    pub route_policy: RoutePolicy,
+    /// Folder of a served model, as vLLM was given it: `DIR`, or `NAME=DIR` with the served model name (repeatable; in the
+    /// variable separated by commas). Its files say how many tokens an image is
+    #[arg(long = "model-path", id = "model_path", env = "MEDIAGATE_MODEL_PATH", value_name = "[NAME=]DIR", value_delimiter = ',',
+          value_parser = ModelPath::from_str)]
+    pub model_paths: Vec<ModelPath>,
     /// File with the API keys of clients, one a line [default: no key needed]
     #[arg(long, env = "MEDIAGATE_API_KEY_FILE", value_name = "FILE")]
     pub api_key_file: Option<PathBuf>,
@@ -56,6 +66,11 @@ pub struct ServeArgs {
     /// Landing memory to ask each worker for
     #[arg(long, env = "MEDIAGATE_LANDING_BYTES", value_name = "BYTES", default_value = "256MiB")]
     pub landing_bytes: ByteSize,
+    /// Send pixels inside the request to a worker that is reached over TCP alone, where that was measured to be faster than a
+    /// push; with `false` they are always pushed, which costs the worker less CPU
+    #[arg(long, env = "MEDIAGATE_INLINE_WHERE_FASTER", value_name = "BOOL", default_value = "true",
+          num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    pub inline_where_faster: bool,
     /// Directory of libnixl_capi.so [default: looked for in $VIRTUAL_ENV, beside python3, on the loader's path]
     #[arg(long, env = "MEDIAGATE_NIXL_LIB_DIR", value_name = "DIR")]
     pub nixl_lib_dir: Option<PathBuf>,

@@ -70,6 +70,10 @@ impl MediaId {
         MediaId(id)
     }
 
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
     /// A byte that no client can choose, since it is of the keyed hash: for spreading names over locks.
     pub fn spread(&self) -> u8 {
         self.0[31]
@@ -85,6 +89,11 @@ impl Name {
     /// Bytes of the pixels.
     pub fn rgb_bytes(&self) -> usize {
         self.height as usize * self.width as usize * 3
+    }
+
+    /// What stands before the pixels in a binary PPM file.
+    pub fn ppm_header(&self) -> String {
+        format!("P6\n{} {}\n255\n", self.width, self.height)
     }
 
     /// Of RGB8 pixels of shape (height, width, 3).

@@ -10,6 +10,8 @@ use super::{auth::ApiKeys, tenant::Tenancy};
 use crate::{
     media::{fetch::Fetcher, loader::MediaLoader},
     memory::Budget,
+    model::Models,
+    routing::Router,
     worker::{Registry, WorkerClient},
 };
 
@@ -20,6 +22,7 @@ pub struct App(Arc<Inner>);
 /// The parts of an [`App`].
 pub struct Inner {
     pub registry: Registry,
+    pub router: Router,
     pub client: WorkerClient,
     /// In frontend decoding; `None` in passthrough mode.
     pub loader: Option<MediaLoader>,
@@ -32,6 +35,8 @@ pub struct Inner {
     /// Request bodies that are held at once, in all.
     pub bodies: Budget,
     pub limits: Limits,
+    /// What is known of the served models.
+    pub models: Models,
     /// Cancelled when the gateway is told to end: it is not ready from then on.
     pub leaving: CancellationToken,
     pub metrics: PrometheusHandle,

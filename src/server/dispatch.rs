@@ -3,72 +3,104 @@
 
 use std::sync::Arc;
 
-use http::HeaderMap;
+use http::{HeaderMap, StatusCode};
 
 use super::{
     answer::Refusal,
     app::App,
-    send::{Answer, Attempt, LoadedChat, RefusalKind, Way, attempt},
+    send::{Answer, Attempt, LoadedRequest, RefusalKind, Way, attempt},
+    surface::Again,
 };
 use crate::{
     media::content::MediaId,
-    routing::{Affinity, Candidate, choose},
-    transfer::Landing,
-    worker::{Belief, InFlight, Worker},
+    routing::{Asked, Candidate, Decision},
+    transfer::{Landing, PushError},
+    worker::{Belief, InFlight, Worker, WorkerId, circuit::Outcome},
 };
 
+/// A request that a worker has answered.
+pub struct Dispatched {
+    pub answer: Box<Answer>,
+    /// Counts it as being on the worker for as long as it is kept.
+    pub in_flight: InFlight,
+    pub decision: Decision,
+}
+
 /// Attempts until a worker answers. A worker that cannot be connected to is passed over, and so is, once, one whose
-/// connection broke before the first byte of its answer (completions have no effects that could happen twice). A refusal of
+/// connection broke before the first byte of its answer, where the surface says that this is safe. A refusal of
 /// its plugin is answered by pushing once more (what it may cure) and then by going inline, unseen by the client.
 pub async fn dispatch(
     app: &App,
     to_worker: HeaderMap,
-    chat: &LoadedChat<'_>,
-    affinity: Affinity,
-) -> Result<(Box<Answer>, Arc<Worker>, InFlight), Box<Refusal>> {
-    let mut unreachable: Vec<usize> = Vec::new();
+    request: &LoadedRequest<'_>,
+    asked: &Asked,
+) -> Result<Dispatched, Box<Refusal>> {
+    let mut passed_over: Vec<WorkerId> = Vec::new();
+    // Workers that had no landing memory to spare: passed over as long as there is another.
+    let mut full: Vec<WorkerId> = Vec::new();
+    let mut unreachable = false;
     let mut broke_off = false;
     loop {
-        let healthy = app.registry.healthy().filter(|worker| !unreachable.contains(&worker.index));
-        let candidates: Vec<_> =
-            healthy.map(|worker| Candidate { index: worker.index, in_flight: worker.in_flight() }).collect();
-        let Some(index) = choose(&candidates, affinity) else {
-            return Err(Box::new(match unreachable.is_empty() {
-                true => Refusal::no_worker(),
-                false => Refusal::bad_gateway(),
-            }));
+        let workers = app.registry.available();
+        let left = || workers.iter().filter(|worker| !passed_over.contains(&worker.id));
+        let with_room = left().filter(|worker| !full.contains(&worker.id)).count();
+        let elsewhere = with_room > 1;
+        let candidates: Vec<_> = left()
+            .filter(|worker| with_room == 0 || !full.contains(&worker.id))
+            .map(|worker| Candidate { index: worker.id.index(), in_flight: worker.in_flight() })
+            .collect();
+        let decision = app.router.choose(asked, &candidates);
+        let chosen = decision.and_then(|decision| {
+            workers.iter().find(|worker| worker.id.index() == decision.index).map(|worker| (decision, worker))
+        });
+        let Some((decision, worker)) = chosen else {
+            return Err(Box::new(if unreachable { Refusal::bad_gateway() } else { Refusal::no_worker() }));
         };
-        let worker = &app.registry.all()[index];
-        let in_flight = worker.enter();
-        let mut way = Way::Known;
+        let Some(mut in_flight) = worker.enter() else {
+            // Another request has become its probe meanwhile.
+            passed_over.push(worker.id);
+            continue;
+        };
+        tracing::debug!(worker = %worker.label, %decision, "routed");
+        let mut way = request.surface.best_way;
         let mut not_known: Option<(Vec<MediaId>, Arc<Belief>)> = None;
         let mut pushed_again = false;
         loop {
-            match attempt(app, worker, to_worker.clone(), chat, way).await {
+            match attempt(app, worker, to_worker.clone(), request, way, elsewhere).await {
                 Attempt::Answer(answer) => {
+                    in_flight.ended(outcome_of(answer.status));
                     // Only an answer to the same request with pixels shows that it was the belief that was wrong.
                     if let Some((ids, belief)) = not_known.filter(|_| answer.status.is_success()) {
                         crate::observe::transfer("uuid_miss");
                         belief.was_wrong(&ids);
                         // That they were not there is past: they were processed just now.
-                        chat.teach(&belief);
+                        request.teach(&belief);
                     }
-                    return Ok((answer, worker.clone(), in_flight));
+                    return Ok(Dispatched { answer, in_flight, decision });
                 }
                 Attempt::NotKnown { ids, belief } => {
                     not_known = Some((ids, belief));
                     way = Way::Push;
                 }
+                Attempt::NoRoom => {
+                    crate::observe::transfer("no_room");
+                    full.push(worker.id);
+                    break;
+                }
                 Attempt::Unreachable { connected } => {
+                    in_flight.ended(Outcome::Failure);
                     // One that broke off may have been ended by this very request: others see it once more at most.
-                    if connected && std::mem::replace(&mut broke_off, true) {
+                    let again = request.surface.again == Again::Safe;
+                    if connected && (!again || std::mem::replace(&mut broke_off, true)) {
                         return Err(Box::new(Refusal::bad_gateway()));
                     }
-                    if !connected {
-                        worker.set_healthy(false);
+                    if connected {
+                        worker.look.notify_one();
+                    } else {
+                        worker.unreachable();
                     }
-                    worker.look.notify_one();
-                    unreachable.push(index);
+                    unreachable = true;
+                    passed_over.push(worker.id);
                     break;
                 }
                 Attempt::Refused { kind: RefusalKind::Stale, .. } if !pushed_again => {
@@ -92,11 +124,22 @@ pub async fn dispatch(
                 Attempt::PushFailed { error, landing } => {
                     tracing::info!(worker = %worker.label, %error, "push failed, going inline");
                     crate::observe::transfer("push_failed");
-                    give_up(&landing, worker);
+                    // One that is overdue may still arrive, and keeps its source until then.
+                    if error != PushError::Deadline {
+                        give_up(&landing, worker);
+                    }
                     way = Way::Inline;
                 }
             }
         }
+    }
+}
+
+/// What an answer says of the worker: that it answers, unless it, or a proxy before it, says that it cannot.
+fn outcome_of(status: StatusCode) -> Outcome {
+    match status {
+        StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => Outcome::Failure,
+        _ => Outcome::Success,
     }
 }
 

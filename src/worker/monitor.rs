@@ -1,4 +1,4 @@
-//! One task a worker: is it alive, are we attached, does the lease hold, which generations are to be voided.
+//! A task for each worker: is it alive, are we attached, does the lease hold, which generations are to be voided.
 
 use std::{
     sync::Arc,
@@ -6,25 +6,22 @@ use std::{
 };
 
 use tokio::{sync::mpsc::UnboundedReceiver, time::sleep_until};
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     attach::{self, AttachError, Attached, Identity},
     belief::Belief,
+    changes::Change,
     client::WorkerClient,
-    registry::Worker,
+    probe::Probe,
+    state::Worker,
 };
 use crate::{
-    memory::{Arena, SLOT_ALIGNMENT_BYTES, Slot},
     observe,
-    transfer::{Landing, Landings, NixlAgent, agent::PushRequest},
+    transfer::{Landing, Landings, NixlAgent, lane::Lane},
 };
 
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// The transfer that measures a connection on attach.
-const PROBE_BYTES: usize = 1 << 20;
-const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long to wait before attaching again after what time alone may cure.
 const RETRY_SOON: Duration = Duration::from_secs(1);
@@ -43,15 +40,45 @@ pub struct Transfers {
     pub identity: Identity,
     /// Landing memory to ask each worker for.
     pub want_bytes: u64,
+    /// Of the arena, that pushes to one worker may pin at a time.
+    pub pinned_bytes: u64,
+    /// Whether a worker that is reached over TCP alone gets pixels inside the request, where that is faster.
+    pub inline_where_faster: bool,
 }
 
-/// Watches one worker until `stop`.
-pub struct Monitor {
-    pub worker: Arc<Worker>,
+/// Starts a monitor for each worker that is there and that joins, until `stop`; ends when the last monitor has.
+pub async fn watch(mut changes: UnboundedReceiver<Change>, settings: MonitorSettings, stop: CancellationToken) {
+    let monitors = TaskTracker::new();
+    loop {
+        let change = tokio::select! {
+            () = stop.cancelled() => break,
+            change = changes.recv() => change,
+        };
+        match change {
+            Some(Change::Joined(worker)) => {
+                monitors.spawn(Monitor { worker, settings: settings.clone(), stop: stop.clone() }.run());
+            }
+            Some(Change::Restarted(_) | Change::Left(_)) => {}
+            None => break,
+        }
+    }
+    monitors.close();
+    monitors.wait().await;
+}
+
+/// What all monitors have in common.
+#[derive(Clone)]
+pub struct MonitorSettings {
     pub client: WorkerClient,
     pub transfers: Option<Transfers>,
     pub interval: Duration,
-    pub stop: CancellationToken,
+}
+
+/// Watches one worker until `stop`, or until it has left.
+struct Monitor {
+    worker: Arc<Worker>,
+    settings: MonitorSettings,
+    stop: CancellationToken,
 }
 
 /// An attachment under way.
@@ -64,7 +91,7 @@ struct Attachment {
 }
 
 impl Monitor {
-    pub async fn run(self) {
+    async fn run(self) {
         let mut attachment: Option<Attachment> = None;
         let mut attach_after = Instant::now();
         let mut last_problem: Option<String> = None;
@@ -80,7 +107,7 @@ impl Monitor {
             }
             if attachment.is_none()
                 && healthy
-                && let Some(transfers) = &self.transfers
+                && let Some(transfers) = &self.settings.transfers
                 && Instant::now() >= attach_after
             {
                 match self.attach(transfers).await {
@@ -108,48 +135,82 @@ impl Monitor {
             }
             observe::worker_attached(&self.worker.label, attachment.is_some());
 
-            let next = tokio::time::Instant::now() + self.interval;
+            let next = tokio::time::Instant::now() + self.settings.interval;
             loop {
                 tokio::select! {
                     () = self.stop.cancelled() => break 'watch,
+                    () = self.worker.left.cancelled() => break 'watch,
                     () = sleep_until(next) => break,
                     () = self.worker.look.notified() => break,
                     Some(generation) = next_orphan(&mut attachment) => self.void(&mut attachment, generation).await,
                 }
             }
         }
+        if self.worker.left.is_cancelled() {
+            self.outlast_requests(&mut attachment).await;
+            observe::worker_healthy(&self.worker.label, false);
+            observe::worker_attached(&self.worker.label, false);
+        }
         if let Some(held) = attachment {
             self.worker.set_landing(None, None);
-            if let Err(error) = attach::detach(&self.worker, &self.client, held.landing.grant()).await {
+            if let Err(error) = attach::detach(&self.worker, &self.settings.client, held.landing.grant()).await {
                 tracing::debug!(worker = %self.worker.label, %error, "detach failed");
             }
         }
     }
 
+    /// Keeps the attachment of a worker that has left for as long as requests are on it: their pixels may be on their way.
+    async fn outlast_requests(&self, attachment: &mut Option<Attachment>) {
+        while let Some(held) = attachment.take() {
+            tokio::select! {
+                () = self.worker.idle() => {
+                    *attachment = Some(held);
+                    return;
+                }
+                () = self.stop.cancelled() => {
+                    *attachment = Some(held);
+                    return;
+                }
+                () = tokio::time::sleep(self.settings.interval) => {}
+            }
+            *attachment = self.keep(held).await;
+        }
+    }
+
     async fn probe(&self) -> bool {
-        let health = self.client.http().get(self.worker.url("/health")).timeout(HEALTH_TIMEOUT);
+        let health = self.settings.client.http().get(self.worker.url("/health")).timeout(HEALTH_TIMEOUT);
         health.send().await.is_ok_and(|response| response.status().is_success())
     }
 
     async fn attach(&self, transfers: &Transfers) -> Result<Attachment, AttachError> {
         let worker = &self.worker;
-        let Transfers { agent, landings, probe, identity, want_bytes } = transfers;
+        let Transfers { agent, landings, probe, identity, want_bytes, pinned_bytes, inline_where_faster } = transfers;
         let Attached { grant, lease, facts } =
-            attach::attach(worker, &self.client, identity, agent, *want_bytes).await?;
+            attach::attach(worker, &self.settings.client, identity, agent, *want_bytes).await?;
         let renewed = Instant::now();
-        let (landing, orphans) = Landing::open(grant, agent.clone());
+        let (landing, orphans) = Landing::open(grant, agent.clone(), *pinned_bytes);
         landings.add(&landing);
-        let Some(speed) = probe.connection(&landing).await else {
-            landing.close();
-            // Its range should not have to wait for the lease to end.
-            if let Err(error) = attach::detach(worker, &self.client, landing.grant()).await {
-                tracing::debug!(worker = %worker.label, %error, "detach failed");
-            }
-            return Err(AttachError::Protocol("the first transfer did not arrive".into()));
-        };
+        let whereabouts = facts.whereabouts.as_ref();
+        let measured =
+            match probe.measure(worker, &self.settings.client, &landing, whereabouts, *inline_where_faster).await {
+                Ok(measured) => measured,
+                Err(error) => {
+                    landing.close();
+                    // Its range should not have to wait for the lease to end.
+                    if let Err(error) = attach::detach(worker, &self.settings.client, landing.grant()).await {
+                        tracing::debug!(worker = %worker.label, %error, "detach failed");
+                    }
+                    return Err(error);
+                }
+            };
+        landing.set_inline_is_faster(measured.inline_is_faster());
         worker.set_models(facts.models.clone());
         worker.set_landing(Some(landing.clone()), Some(Belief::new(&facts.processor_cache)));
-        observe::worker_push_speed(&worker.label, speed);
+        observe::worker_push_speed(&worker.label, measured.speed);
+        observe::worker_prefers_inline(&worker.label, measured.inline_is_faster());
+        for lane in Lane::ALL {
+            observe::worker_lane(&worker.label, lane.name(), measured.lane == Some(lane));
+        }
         tracing::info!(
             worker = %worker.label,
             engine = %facts.engine.name,
@@ -158,9 +219,23 @@ impl Monitor {
             processor_cache = %facts.processor_cache.kind,
             processor_cache_bytes = facts.processor_cache.bytes,
             api_processes = facts.api_processes,
-            mib_per_second = speed >> 20,
+            lane = measured.lane.map_or("unknown", Lane::name),
+            mib_per_second = measured.speed >> 20,
             "attached"
         );
+        if let (Some(Lane::Tcp), true, Some(whereabouts)) = (measured.lane, measured.here, whereabouts) {
+            let obstacle = whereabouts.obstacle(landing.grant().address);
+            tracing::warn!(worker = %worker.label, "pixels go over TCP to a worker on the same machine: {obstacle}");
+        }
+        if let Some(ways) = measured.ways {
+            tracing::info!(
+                worker = %worker.label,
+                pushed_mib_per_second = ways.pushed >> 20,
+                inline_mib_per_second = ways.inline >> 20,
+                way = if measured.inline_is_faster() { "inline" } else { "push" },
+                "the faster way to this worker is taken"
+            );
+        }
         Ok(Attachment { landing, orphans, lease, renewed, seq: 0 })
     }
 
@@ -174,7 +249,7 @@ impl Monitor {
             "a request was told that the grant is over".to_owned()
         } else {
             held.seq += 1;
-            match attach::renew(worker, &self.client, held.landing.grant(), held.seq).await {
+            match attach::renew(worker, &self.settings.client, held.landing.grant(), held.seq).await {
                 Ok(lease) => {
                     held.lease = lease;
                     held.renewed = Instant::now();
@@ -197,7 +272,7 @@ impl Monitor {
         {
             generations.push(next);
         }
-        match attach::void(&self.worker, &self.client, held.landing.grant(), &generations).await {
+        match attach::void(&self.worker, &self.settings.client, held.landing.grant(), &generations).await {
             Ok(void) => {
                 held.landing.voided(&void);
                 // A copy that takes long: the worker does not vouch for these yet.
@@ -217,46 +292,5 @@ async fn next_orphan(attachment: &mut Option<Attachment>) -> Option<u64> {
     match attachment {
         Some(held) => held.orphans.recv().await,
         None => std::future::pending().await,
-    }
-}
-
-/// What is written on attach: parts of the arena that are taken at start, since pictures may fill all the rest of it.
-#[derive(Clone)]
-pub struct Probe {
-    /// Pays for connection set-up.
-    first: Slot,
-    /// Measures the lane.
-    measured: Slot,
-}
-
-impl Probe {
-    /// Bytes of the arena that probes take for good.
-    pub const ARENA_BYTES: usize = SLOT_ALIGNMENT_BYTES + PROBE_BYTES;
-
-    /// `None` if the arena has no room.
-    pub fn new(arena: &Arc<Arena>) -> Option<Self> {
-        let first = arena.reserve(SLOT_ALIGNMENT_BYTES)?;
-        let measured = arena.reserve(PROBE_BYTES)?;
-        Some(Probe { first, measured })
-    }
-
-    /// Bytes per second of the second of two WRITEs; `None` if one did not arrive.
-    async fn connection(&self, landing: &Landing) -> Option<u64> {
-        let grant = landing.grant();
-        let measured = if grant.bytes < PROBE_BYTES as u64 { &self.first } else { &self.measured };
-        let mut speed = None;
-        for source in [&self.first, measured] {
-            let request = PushRequest {
-                source: source.clone(),
-                peer: grant.peer.clone(),
-                address: grant.address,
-                note: format!("W {}", grant.id),
-                deadline: Instant::now() + PROBE_TIMEOUT,
-                hold: Box::new(()),
-            };
-            let report = landing.agent().push(request).await.ok()?;
-            speed = Some((report.bytes as f64 / report.took.as_secs_f64().max(1e-9)) as u64);
-        }
-        speed
     }
 }

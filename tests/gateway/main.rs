@@ -12,12 +12,15 @@ mod support;
 
 mod cases;
 mod decoding;
+mod failures;
 mod hostile_clients;
 mod hostile_workers;
 mod keys;
 mod landing;
+mod lanes;
 mod life_cycle;
 mod passthrough;
 mod pushed_requests;
 mod refusals;
 mod routes;
+mod stalls;
