@@ -62,7 +62,10 @@ mod tests {
         log_contained();
         assert_eq!(contain(|| 7), Ok(7));
         assert_eq!(contain(|| -> u8 { panic!("{OURS}, formatted") }), Err(format!("{OURS}, formatted")));
-        let nested = contain(|| (contain(|| -> u8 { panic!("inner {OURS}") }), panic!("outer {OURS}")).0);
+        let nested = contain(|| -> u8 {
+            assert_eq!(contain(|| -> u8 { panic!("inner {OURS}") }), Err(format!("inner {OURS}")));
+            panic!("outer {OURS}")
+        });
         assert_eq!(nested, Err(format!("outer {OURS}")));
         assert_eq!(REPORTS.load(Ordering::SeqCst), 0);
         assert!(catch_unwind(|| panic!("{OURS}")).is_err());
