@@ -4,9 +4,12 @@ use std::io::Cursor;
 
 use mediagate::media::decode::Format;
 
+/// Decodes a file into memory that is there.
+pub type Codec = fn(&[u8], &mut [u8]);
+
 /// Decodes with the library that does the work for this format, into memory that is there: TurboJPEG; the `png` crate, which
 /// expands palettes and leaves greys and alpha as they are; libwebp, to RGBA where there is alpha. `None` for other formats.
-pub fn codec(format: Format, file: &[u8]) -> Option<fn(&[u8], &mut [u8])> {
+pub fn codec(format: Format, file: &[u8]) -> Option<Codec> {
     match format {
         Format::Jpeg => Some(turbojpeg),
         Format::Png => Some(png),

@@ -79,7 +79,7 @@ fn decoding(criterion: &mut Criterion) {
 }
 
 fn hashing(criterion: &mut Criterion) {
-    let pixels: Vec<u8> = (0..12_000_000 * 3u32).map(|at| (at * at >> 7) as u8).collect();
+    let pixels: Vec<u8> = (0..12_000_000 * 3u32).map(|at| (at.wrapping_mul(at) >> 7) as u8).collect();
     let scope = Scope::new(None, None);
     for (height, width) in [(480, 640), (1080, 1920), (3000, 4000)] {
         let pixels = &pixels[..height as usize * width as usize * 3];
