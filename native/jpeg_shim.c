@@ -121,7 +121,7 @@ int mg_jpeg_start(mg_jpeg *jpeg, uint32_t width, uint32_t height, int components
   if (decoder->image_width != width || decoder->image_height != height || decoder->num_components != components) {
     return MG_JPEG_UNEXPECTED;
   }
-  decoder->out_color_space = components == 4 ? JCS_CMYK : JCS_RGB;
+  decoder->out_color_space = components == 4 ? JCS_CMYK : components == 1 ? JCS_GRAYSCALE : JCS_RGB;
   /* The defaults, which the reference uses, spelled out: they decide the pixels. */
   decoder->dct_method = JDCT_ISLOW;
   decoder->do_fancy_upsampling = TRUE;
@@ -129,7 +129,7 @@ int mg_jpeg_start(mg_jpeg *jpeg, uint32_t width, uint32_t height, int components
     return MG_JPEG_TRUNCATED;
   }
   if (decoder->output_width != width || decoder->output_height != height ||
-      decoder->output_components != (components == 4 ? 4 : 3)) {
+      decoder->output_components != components) {
     return MG_JPEG_UNEXPECTED;
   }
   return MG_JPEG_OK;

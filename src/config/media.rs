@@ -39,6 +39,15 @@ pub struct MediaArgs {
     /// Longest side of an image, in pixels
     #[arg(long, env = "MEDIAGATE_MEDIA_MAX_SIDE", value_name = "N", default_value = "16384")]
     pub media_max_side: u32,
+    /// Scans of a progressive JPEG, times its pixels: each visits the whole picture, and can be ten bytes
+    #[arg(long, env = "MEDIAGATE_MEDIA_MAX_SCAN_PIXELS", value_name = "N", default_value = "1000000000")]
+    pub media_max_scan_pixels: u64,
+    /// Compressed texts and profiles of a PNG, inflated, in all
+    #[arg(long, env = "MEDIAGATE_MEDIA_MAX_METADATA_BYTES", value_name = "BYTES", default_value = "4MiB")]
+    pub media_max_metadata_bytes: ByteSize,
+    /// Memory that decoding one image may use beside its pixels; never more than --media-scratch-budget-bytes
+    #[arg(long, env = "MEDIAGATE_MEDIA_MAX_SCRATCH_BYTES", value_name = "BYTES", default_value = "512MiB")]
+    pub media_max_scratch_bytes: ByteSize,
     /// Time for one fetch in all: DNS, redirects and retries
     #[arg(long, env = "MEDIAGATE_MEDIA_TIMEOUT_MS", value_name = "MS", default_value = "10000")]
     pub media_timeout_ms: u64,
@@ -137,8 +146,9 @@ impl MediaArgs {
             decode: DecodeLimits {
                 max_pixels: self.media_max_pixels,
                 max_side: self.media_max_side,
-                max_scratch_bytes: scratch_bytes.min(DecodeLimits::default().max_scratch_bytes),
-                ..DecodeLimits::default()
+                max_scratch_bytes: scratch_bytes.min(usize_of(self.media_max_scratch_bytes)),
+                max_scan_pixels: self.media_max_scan_pixels,
+                max_metadata_bytes: usize_of(self.media_max_metadata_bytes),
             },
             encoded_bytes: budget(self.media_encoded_budget_bytes),
             scratch_bytes,
@@ -155,6 +165,12 @@ impl MediaArgs {
             return Err(ConfigError::Invalid(
                 "--media-max-bytes is above half of --media-encoded-budget-bytes, so that two images could not be fetched for \
                  one request"
+                    .into(),
+            ));
+        }
+        if self.media_max_pixels == 0 || self.media_max_side == 0 {
+            return Err(ConfigError::Invalid(
+                "--media-max-pixels and --media-max-side are at least 1: to take no images, leave out --frontend-decoding"
                     .into(),
             ));
         }

@@ -347,7 +347,7 @@ impl Plan {
             match media {
                 Media::Original(original) => {
                     // The worker looks at the bytes, not at this type.
-                    let prefix = format!("\"data:image/{};base64,", original.format.name().to_ascii_lowercase());
+                    let prefix = format!("\"data:{};base64,", original.format.media_type());
                     edits.replace_with_base64(span, prefix, [original.bytes.clone(), Bytes::new()], "\"");
                 }
                 Media::Picture(picture) => {

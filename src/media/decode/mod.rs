@@ -21,6 +21,7 @@ mod gif;
 mod ico;
 mod ifd;
 mod jpeg;
+mod lzw;
 mod orientation;
 mod png;
 mod pnm;
@@ -33,11 +34,11 @@ mod tga;
 mod tiff;
 mod webp;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 pub use error::DecodeError;
-use orientation::Orientation;
+use orientation::{BAND_ROWS, Orientation};
 pub use sniff::Format;
+
+use crate::observe::panics;
 
 /// What an image may cost. Checked against its header, before anything is allocated.
 #[derive(Clone, Debug)]
@@ -61,7 +62,7 @@ impl Default for DecodeLimits {
             max_side: 16_384,
             max_scratch_bytes: 512 << 20,
             max_scan_pixels: 1_000_000_000,
-            max_metadata_bytes: 8 << 20,
+            max_metadata_bytes: 4 << 20,
         }
     }
 }
@@ -217,7 +218,9 @@ pub fn decode_into(bytes: &[u8], header: &Header, out: &mut [u8]) -> Result<(), 
             _ => {
                 let mut stored = vec![0; expected];
                 decode_stored(bytes, header, &mut stored)?;
-                header.orientation.turn(&stored, 0, width, out);
+                for (band, rows) in stored.chunks(BAND_ROWS * width * 3).enumerate() {
+                    header.orientation.turn(rows, band * BAND_ROWS, width, out);
+                }
             }
         }
         Ok(())
@@ -257,7 +260,8 @@ fn check_limits(header: &Header, limits: &DecodeLimits) -> Result<(), DecodeErro
 /// A panic inside a codec is a broken image, not a broken gateway.
 fn guarded<T>(format: Format, run: impl FnOnce() -> Result<T, DecodeError>) -> Result<T, DecodeError> {
     // Nothing that outlives the closure is left half changed but the output, which means nothing after an error.
-    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| Err(DecodeError::corrupt(format, "the decoder panicked")))
+    panics::contain(run)
+        .unwrap_or_else(|message| Err(DecodeError::corrupt(format, format!("the decoder panicked: {message}"))))
 }
 
 #[cfg(test)]

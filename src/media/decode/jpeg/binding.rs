@@ -56,8 +56,7 @@ impl<'data> Decoder<'data> {
         // SAFETY: data and size are those of a slice that outlives the decoder, by its lifetime.
         let raw = unsafe { mg_jpeg_new(data.as_ptr(), data.len(), max_scans) };
         let raw = NonNull::new(raw).ok_or_else(|| Failure::Broken("no memory for a decoder".into()))?;
-        let channels = if components == 4 { 4 } else { 3 };
-        let row_bytes = width as usize * channels;
+        let row_bytes = width as usize * usize::from(components);
         let decoder = Self { raw, row_bytes, rows_left: height, data: PhantomData };
         // SAFETY: raw is a live decoder that nobody else uses.
         let status = unsafe { mg_jpeg_start(raw.as_ptr(), width, height, c_int::from(components)) };
@@ -65,7 +64,7 @@ impl<'data> Decoder<'data> {
         Ok(decoder)
     }
 
-    /// Fills `rows`, a whole number of rows: RGB, or CMYK as it is stored where the file has four components.
+    /// Fills `rows`, a whole number of rows: of grey, of RGB, or of CMYK as it is stored, by the number of components.
     pub(super) fn read(&mut self, rows: &mut [u8]) -> Result<(), Failure> {
         assert!(rows.len().is_multiple_of(self.row_bytes), "whole rows");
         let count = (rows.len() / self.row_bytes) as u32;

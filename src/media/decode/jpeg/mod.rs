@@ -9,14 +9,14 @@ mod header;
 
 use binding::{Decoder, Failure};
 
-use super::colour::cmyk_to_rgb;
-use super::orientation::Orientation;
+use super::colour::{cmyk_to_rgb, grey_to_rgb};
+use super::orientation::{BAND_ROWS, Orientation};
 use super::sniff::Format;
 use super::{DecodeError, DecodeLimits, Found, Plan as AnyPlan, Size};
 
-/// What libjpeg keeps besides coefficients: tables, and a few rows of every component before and after upsampling.
+/// What is kept besides coefficients: tables, and a few rows of every component before, during and after upsampling.
 const FIXED_SCRATCH_BYTES: usize = 64 << 10;
-const SCRATCH_BYTES_PER_COLUMN: usize = 128;
+const SCRATCH_BYTES_PER_COLUMN: usize = 192;
 
 /// What is kept of the header.
 #[derive(Clone, Debug)]
@@ -37,9 +37,6 @@ pub(super) fn probe(bytes: &[u8], limits: &DecodeLimits) -> Result<Found, Decode
         plan: AnyPlan::Jpeg(Plan { components: header.components, max_scans }),
     })
 }
-
-/// Rows that are decoded before they are turned together.
-const BAND_ROWS: usize = 64;
 
 /// What turning on its side costs, beyond decoding.
 pub(super) fn turning_bytes(size: Size) -> usize {
@@ -96,25 +93,34 @@ impl Plan {
 struct Rows<'data> {
     decoder: Decoder<'data>,
     width: usize,
-    /// A row of four components; empty for other files.
-    inks: Vec<u8>,
+    components: usize,
+    /// A few rows of grey or of four components; empty for other files.
+    stored: Vec<u8>,
 }
+
+/// As many as libjpeg hands out together.
+const STORED_ROWS: usize = 16;
 
 impl<'data> Rows<'data> {
     fn start(bytes: &'data [u8], plan: &Plan, size: Size) -> Result<Self, Failure> {
         let decoder = Decoder::start(bytes, size.width, size.height, plan.components, plan.max_scans)?;
-        let width = size.width as usize;
-        let inks = if plan.components == 4 { vec![0; width * 4] } else { Vec::new() };
-        Ok(Self { decoder, width, inks })
+        let (width, components) = (size.width as usize, usize::from(plan.components));
+        let stored = if components == 3 { Vec::new() } else { vec![0; STORED_ROWS * width * components] };
+        Ok(Self { decoder, width, components, stored })
     }
 
     fn read(&mut self, out: &mut [u8]) -> Result<(), Failure> {
-        if self.inks.is_empty() {
+        if self.components == 3 {
             return self.decoder.read(out);
         }
-        for row in out.chunks_exact_mut(self.width * 3) {
-            self.decoder.read(&mut self.inks)?;
-            for (rgb, inks) in row.as_chunks_mut::<3>().0.iter_mut().zip(self.inks.as_chunks::<4>().0) {
+        for rgb in out.chunks_mut(STORED_ROWS * self.width * 3) {
+            let stored = &mut self.stored[..rgb.len() / 3 * self.components];
+            self.decoder.read(stored)?;
+            if self.components == 1 {
+                grey_to_rgb(stored, rgb);
+                continue;
+            }
+            for (rgb, inks) in rgb.as_chunks_mut::<3>().0.iter_mut().zip(stored.as_chunks::<4>().0) {
                 // Stored with 255 for no ink. Files that store it the other way come out inverted, as in the reference.
                 *rgb = cmyk_to_rgb(inks.map(|ink| 255 - ink));
             }
