@@ -22,5 +22,6 @@ mod life_cycle;
 mod passthrough;
 mod pushed_requests;
 mod refusals;
+mod resizing;
 mod routes;
 mod stalls;
