@@ -24,6 +24,9 @@ done
 
 say "aiperf: a few requests, to see that it runs"
 "$root/launch/aiperf.sh" --requests 8 --concurrency 2
+"$root/launch/setup-python.sh" --vllm
+say "resizing against the image processors of transformers, over 2,000 random pictures"
+MEDIAGATE_RESIZE_SEED="$RANDOM" MEDIAGATE_RESIZE_IMAGES=2000 cargo test --release --locked --test resize_transformers -- --nocapture
 
 say "ten minutes of chaos, over the fastest lane and over TCP"
 cargo build --release --locked

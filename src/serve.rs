@@ -97,6 +97,7 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
         places: Places::new(args.max_requests),
         bodies: Budget::new(args.body_budget_bytes()),
         limits: args.limits(),
+        resize: args.resize,
         models,
         leaving: CancellationToken::new(),
         metrics,

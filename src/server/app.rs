@@ -10,7 +10,10 @@ use http::{HeaderMap, HeaderValue, header::AUTHORIZATION};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::{admission::Places, auth::ApiKeys, recent::RecentErrors, reload::Reloading, tenant::Tenancy, tls::Tls};
+use super::{
+    admission::Places, auth::ApiKeys, recent::RecentErrors, reload::Reloading, resize::Resize, tenant::Tenancy,
+    tls::Tls,
+};
 use crate::{
     media::{fetch::Fetcher, loader::MediaLoader},
     memory::Budget,
@@ -41,6 +44,7 @@ pub struct Inner {
     /// Request bodies that are held at once, in all.
     pub bodies: Budget,
     pub limits: Limits,
+    pub resize: Resize,
     /// What is known of the served models.
     pub models: Models,
     /// Cancelled when the gateway is told to end: it is not ready from then on.

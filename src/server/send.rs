@@ -17,6 +17,7 @@ use crate::{
     media::{
         content::MediaId,
         picture::{Media, Picture},
+        resize::SmartResize,
     },
     observe,
     request::{ClientRequest, rewrite::Edits},
@@ -120,9 +121,16 @@ pub struct LoadedRequest<'a> {
     pub request: &'a ClientRequest<'a>,
     pub media: &'a [Media],
     pub deadline: Deadline,
+    /// The rule by which its images were resized: workers of another one would make other pixels of them.
+    pub resize: Option<SmartResize>,
 }
 
 impl LoadedRequest<'_> {
+    /// Whether a worker makes of the images what they were resized for.
+    pub fn fits(&self, worker: &Worker) -> bool {
+        self.resize.is_none() || self.resize == worker.resize()
+    }
+
     /// A worker has answered: it holds these pictures now.
     pub fn teach(&self, belief: &Belief) {
         for media in self.media {

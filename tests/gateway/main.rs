@@ -25,5 +25,6 @@ mod life_cycle;
 mod passthrough;
 mod pushed_requests;
 mod refusals;
+mod resizing;
 mod routes;
 mod stalls;
