@@ -23,7 +23,7 @@ use mediagate::{
     worker::{
         Registry, Worker, WorkerClient,
         attach::{self, AttachError, Attached, Identity},
-        circuit::CircuitSettings,
+        state::WorkerSettings,
     },
 };
 use nixl_sys::{
@@ -301,9 +301,9 @@ struct LandingPlace {
 
 impl LandingPlace {
     async fn attach(standin: &Standin, agent: &NixlAgent, landings: &Landings) -> Result<Self, Any> {
-        let registry = Registry::new(std::slice::from_ref(&standin.url), CircuitSettings::default())?;
+        let registry = Registry::new(std::slice::from_ref(&standin.url), WorkerSettings::default())?;
         let worker = registry.all()[0].clone();
-        let client = WorkerClient::new()?;
+        let client = WorkerClient::new(None)?;
         let identity = Identity::new(None);
         let Attached { grant, .. } = loop {
             match attach::attach(&worker, &client, &identity, agent, 64 << 20).await {
