@@ -16,6 +16,8 @@ use crate::{
         App, app,
         auth::ApiKeys,
         listen::{self, Patience},
+        models::{self, Asked},
+        responses::Responses,
         routes,
         tenant::Tenancy,
     },
@@ -76,10 +78,7 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
         loader = Some(MediaLoader::new(args.media.config(), arena.clone())?);
         transfers = set_up_transfers(&args, arena).await?;
     }
-    let url_check = match loader {
-        Some(_) => None,
-        None => Some(Fetcher::new(&args.media.config().fetch)?),
-    };
+    let fetcher = Fetcher::new(&args.media.config().fetch)?;
 
     // Before anything is announced: a port that is taken ends the start.
     let public = listen::bind(args.listen).await?;
@@ -93,16 +92,20 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
         registry,
         client,
         loader,
-        url_check,
+        fetcher,
+        pass_other_media: args.pass_other_media,
         keys,
         tenancy: args.tenancy.clone(),
         worker_authorization,
         bodies: Budget::new(args.body_budget_bytes()),
         limits: args.limits(),
         models,
+        asked_for_models: Asked::default(),
+        responses: Responses::default(),
         leaving: CancellationToken::new(),
         metrics,
     });
+    tokio::spawn(models::watch(app.clone(), stop.clone()));
     tracing::info!(
         listen = %public.local_addr()?,
         admin = %admin.local_addr()?,
@@ -117,7 +120,12 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
     };
     // Workers stay attached until the last request is through.
     let (stop_public, stop_admin) = (CancellationToken::new(), CancellationToken::new());
-    let public = tokio::spawn(listen::serve(public, routes::public(app.clone()), stop_public.clone(), patience));
+    let public = tokio::spawn(listen::serve(
+        public,
+        routes::public(app.clone(), &args.extra_routes),
+        stop_public.clone(),
+        patience,
+    ));
     let operators = Patience { grace: DETACH_GRACE, ..patience };
     let admin = tokio::spawn(listen::serve(admin, routes::admin(app.clone()), stop_admin.clone(), operators));
     signals.next().await;

@@ -6,7 +6,7 @@ use http::{HeaderMap, HeaderValue, header::AUTHORIZATION};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::{auth::ApiKeys, tenant::Tenancy};
+use super::{auth::ApiKeys, headers, models::Asked, responses::Responses, tenant::Tenancy};
 use crate::{
     media::{fetch::Fetcher, loader::MediaLoader},
     memory::Budget,
@@ -24,8 +24,10 @@ pub struct Inner {
     pub client: WorkerClient,
     /// In frontend decoding; `None` in passthrough mode.
     pub loader: Option<MediaLoader>,
-    /// Judges the URLs that pass to workers; `None` in frontend decoding, where none does.
-    pub url_check: Option<Fetcher>,
+    /// Judges the URLs that pass to workers, and fetches video and audio.
+    pub fetcher: Fetcher,
+    /// In frontend decoding, whether video and audio go to workers.
+    pub pass_other_media: bool,
     pub keys: ApiKeys,
     pub tenancy: Tenancy,
     /// `Authorization` for the workers, where they want one of their own.
@@ -35,6 +37,9 @@ pub struct Inner {
     pub limits: Limits,
     /// What is known of the served models.
     pub models: Models,
+    /// When workers were asked for theirs.
+    pub asked_for_models: Asked,
+    pub responses: Responses,
     /// Cancelled when the gateway is told to end: it is not ready from then on.
     pub leaving: CancellationToken,
     pub metrics: PrometheusHandle,
@@ -57,6 +62,12 @@ pub struct Limits {
 impl App {
     pub fn new(inner: Inner) -> Self {
         App(Arc::new(inner))
+    }
+
+    /// A client's headers as a worker gets them.
+    pub fn to_worker(&self, client: &HeaderMap) -> HeaderMap {
+        let keeps_key = self.worker_authorization.is_none() && !self.keys.required();
+        headers::to_worker(client, self.authorization(client), keeps_key)
     }
 
     /// `Authorization` for a worker: our own for the workers, else the client's where it is not the key to the gateway.

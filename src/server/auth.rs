@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use http::{HeaderMap, StatusCode, header::AUTHORIZATION};
 
-use super::answer::Refusal;
+use super::{answer::Refusal, headers::API_KEY};
 
 /// The keys that are accepted. None: everybody is let in.
 #[derive(Debug, Clone, Default)]
@@ -60,15 +60,22 @@ impl ApiKeys {
     pub fn check(&self, headers: &HeaderMap) -> Result<Rights, Refusal> {
         let Some(by_hash) = &self.by_hash else { return Ok(Rights { debug: true }) };
         let given = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-        let key =
+        let bearer =
             given.and_then(|value| value.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-        key.and_then(|(_, key)| by_hash.get(&blake3::hash(key.trim().as_bytes()))).copied().ok_or_else(|| {
-            Refusal::new(
-                StatusCode::UNAUTHORIZED,
-                "invalid_api_key",
-                "A valid API key is needed: Authorization: Bearer KEY.",
-            )
-        })
+        // Anthropic's clients have a header of their own.
+        let api_key = || headers.get(API_KEY).and_then(|value| value.to_str().ok());
+        bearer
+            .map(|(_, key)| key)
+            .or_else(api_key)
+            .and_then(|key| by_hash.get(&blake3::hash(key.trim().as_bytes())))
+            .copied()
+            .ok_or_else(|| {
+                Refusal::new(
+                    StatusCode::UNAUTHORIZED,
+                    "invalid_api_key",
+                    "A valid API key is needed: Authorization: Bearer KEY, or x-api-key: KEY.",
+                )
+            })
     }
 }
 
@@ -94,6 +101,9 @@ mod tests {
             assert_eq!(keys.check(&with(bad)).unwrap_err().status, StatusCode::UNAUTHORIZED, "{bad}");
         }
         assert!(keys.check(&HeaderMap::new()).is_err());
+        let anthropics = |key| HeaderMap::from_iter([(API_KEY, http::HeaderValue::from_static(key))]);
+        assert_eq!(keys.check(&anthropics("second-key-2")).unwrap(), Rights { debug: true });
+        assert!(keys.check(&anthropics("other-key")).is_err());
     }
 
     #[test]

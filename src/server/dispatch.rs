@@ -8,6 +8,7 @@ use http::{HeaderMap, StatusCode};
 use super::{
     answer::Refusal,
     app::App,
+    models,
     send::{Answer, Attempt, LoadedRequest, RefusalKind, Way, attempt},
     surface::Again,
 };
@@ -18,6 +19,24 @@ use crate::{
     worker::{Belief, InFlight, Worker, WorkerId, circuit::Outcome},
 };
 
+/// Who may get a request.
+#[derive(Debug, Clone)]
+pub enum Target<'a> {
+    /// Whoever serves this model, or its own where none is named.
+    Model(Option<&'a str>),
+    /// One worker and no other: it keeps what the request is about.
+    Worker(Arc<Worker>),
+}
+
+impl Target<'_> {
+    pub fn allows(&self, worker: &Worker) -> bool {
+        match self {
+            Target::Model(model) => models::may_serve(worker, *model),
+            Target::Worker(only) => only.id == worker.id,
+        }
+    }
+}
+
 /// Attempts until a worker answers. A worker that cannot be connected to is passed over, and so is, once, one whose
 /// connection broke before the first byte of its answer, where the surface says that this is safe. A refusal of
 /// its plugin is answered by pushing once more (what it may cure) and then by going inline, unseen by the client.
@@ -25,6 +44,7 @@ pub async fn dispatch(
     app: &App,
     to_worker: HeaderMap,
     request: &LoadedRequest<'_>,
+    target: &Target<'_>,
     affinity: Affinity,
 ) -> Result<(Box<Answer>, Arc<Worker>, InFlight), Box<Refusal>> {
     let mut passed_over: Vec<WorkerId> = Vec::new();
@@ -34,7 +54,7 @@ pub async fn dispatch(
         let workers = app.registry.available();
         let candidates: Vec<_> = workers
             .iter()
-            .filter(|worker| !passed_over.contains(&worker.id))
+            .filter(|worker| !passed_over.contains(&worker.id) && target.allows(worker))
             .map(|worker| Candidate { index: worker.id.index(), in_flight: worker.in_flight() })
             .collect();
         let chosen = choose(&candidates, affinity);
@@ -112,7 +132,7 @@ pub async fn dispatch(
 }
 
 /// What an answer says of the worker: that it answers, unless it, or a proxy before it, says that it cannot.
-fn outcome_of(status: StatusCode) -> Outcome {
+pub fn outcome_of(status: StatusCode) -> Outcome {
     match status {
         StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => Outcome::Failure,
         _ => Outcome::Success,

@@ -9,6 +9,7 @@ use http::{
 };
 
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+pub const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 pub const DEBUG: HeaderName = HeaderName::from_static("x-mediagate-debug");
 pub const ROUTE: HeaderName = HeaderName::from_static("x-mediagate-route");
 pub const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
@@ -17,24 +18,17 @@ const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
 /// Headers of one connection (RFC 9110, 7.6.1), which end here.
-const HOP_BY_HOP: [HeaderName; 9] = [
-    CONNECTION,
-    KEEP_ALIVE,
-    PROXY_CONNECTION,
-    PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION,
-    TE,
-    TRAILER,
-    TRANSFER_ENCODING,
-    UPGRADE,
-];
+const HOP_BY_HOP: [HeaderName; 8] =
+    [CONNECTION, KEEP_ALIVE, PROXY_CONNECTION, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE];
 
-/// A client's headers as the worker gets them: all but those of the connection, those that the new request has anew,
-/// and our own.
-pub fn to_worker(client: &HeaderMap, authorization: Option<HeaderValue>, request_id: &HeaderValue) -> HeaderMap {
+/// A client's headers as the worker gets them: all but those of the connection, those that the new request has anew (it
+/// has no trailers),
+/// and our own. `x-api-key`, Anthropic's way to say who asks, passes where `keeps_key` says so.
+pub fn to_worker(client: &HeaderMap, authorization: Option<HeaderValue>, keeps_key: bool) -> HeaderMap {
     let mut headers = HeaderMap::with_capacity(client.len() + 2);
     for (name, value) in client {
-        let anew = [HOST, CONTENT_LENGTH, EXPECT, AUTHORIZATION, REQUEST_ID].contains(name);
+        let anew =
+            [HOST, CONTENT_LENGTH, EXPECT, AUTHORIZATION, TRAILER].contains(name) || (*name == API_KEY && !keeps_key);
         if !anew && !name.as_str().starts_with("x-mediagate-") && !is_hop_by_hop(client, name) {
             headers.append(name, value.clone());
         }
@@ -42,7 +36,6 @@ pub fn to_worker(client: &HeaderMap, authorization: Option<HeaderValue>, request
     if let Some(authorization) = authorization {
         headers.insert(AUTHORIZATION, authorization);
     }
-    headers.insert(REQUEST_ID, request_id.clone());
     headers
 }
 
@@ -87,13 +80,15 @@ mod tests {
             ("traceparent", "00-1-2-01"),
             ("authorization", "Bearer client"),
             ("accept", "a"),
+            ("x-request-id", "id"),
+            ("x-api-key", "client"),
         ]);
-        let id = HeaderValue::from_static("id");
-        let out = to_worker(&client, Some(HeaderValue::from_static("Bearer worker")), &id);
+        let out = to_worker(&client, Some(HeaderValue::from_static("Bearer worker")), false);
         let mut names: Vec<_> = out.keys().map(HeaderName::as_str).collect();
         names.sort_unstable();
         assert_eq!(names, ["accept", "authorization", "traceparent", "x-request-id"]);
         assert_eq!(out[AUTHORIZATION], "Bearer worker");
+        assert_eq!(to_worker(&client, None, true)[API_KEY], "client");
     }
 
     #[test]

@@ -5,30 +5,53 @@ use axum::{
     extract::{MatchedPath, Request, State},
     middleware::{self, Next},
     response::{IntoResponse, Response},
-    routing::{MethodRouter, get, post},
+    routing::{delete, get, post},
 };
-use http::{HeaderValue, StatusCode};
+use http::{HeaderValue, Method, StatusCode};
 use rand::RngCore;
 use tokio::time::Instant;
 
 use super::{
-    answer::Refusal,
+    answer::{Dialect, Refusal},
     app::App,
+    extra::{ExtraRoute, extra},
     forward::forward,
-    headers, health, models,
-    surface::{CHAT_COMPLETIONS, Surface},
+    headers, health, models, responses,
+    surface::SURFACES,
+    uploads::{UPLOADS, upload},
     warm,
 };
 use crate::observe;
 
 /// What clients reach.
-pub fn public(app: App) -> Router {
-    Router::new()
-        .route(CHAT_COMPLETIONS.path, on(&CHAT_COMPLETIONS))
+pub fn public(app: App, extra_routes: &[ExtraRoute]) -> Router {
+    let mut routes = Router::new()
         .route("/v1/models", get(models::models))
+        .route("/v1/models/{*id}", get(models::model).fallback(nothing_here))
+        .route("/v1/responses/{id}", get(responses::retrieve))
+        .route("/v1/responses/{id}/cancel", post(responses::cancel))
         .route("/health", get(health::health))
-        .route("/ready", get(health::ready))
-        .fallback(|| async { Refusal::not_found() })
+        .route("/ready", get(health::ready));
+    for surface in &SURFACES {
+        routes = routes.route(surface.path, post(move |state, request| forward(surface, state, request)));
+    }
+    for route in &UPLOADS {
+        routes = routes.route(route.path, post(move |state, request| upload(route, state, request)));
+    }
+    for route in extra_routes {
+        let handler = {
+            let route = route.clone();
+            move |state, request| extra(route, state, request)
+        };
+        // Validated: one of these three.
+        routes = match route.method {
+            Method::GET => routes.route(&route.path, get(handler)),
+            Method::DELETE => routes.route(&route.path, delete(handler)),
+            _ => routes.route(&route.path, post(handler)),
+        };
+    }
+    routes
+        .fallback(nothing_here)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(middleware::from_fn(every_answer))
         .with_state(app)
@@ -46,9 +69,8 @@ pub fn admin(app: App) -> Router {
         .with_state(app)
 }
 
-/// A surface's handler.
-fn on(surface: &'static Surface) -> MethodRouter<App> {
-    post(move |state, request| forward(surface, state, request))
+async fn nothing_here() -> Refusal {
+    Refusal::not_found()
 }
 
 async fn method_not_allowed() -> Refusal {
@@ -70,19 +92,40 @@ async fn metrics(State(app): State<App>) -> impl IntoResponse {
 /// Gives every request an id, every answer that id, and counts it.
 async fn every_answer(matched: Option<MatchedPath>, mut request: Request, next: Next) -> Response {
     let start = Instant::now();
+    let dialect = Dialect::of_path(request.uri().path());
     let id = request.headers().get(headers::REQUEST_ID).filter(|id| is_sane(id)).cloned().unwrap_or_else(new_id);
     request.headers_mut().insert(headers::REQUEST_ID, id.clone());
     let mut response = next.run(request).await;
-    let route = match matched.as_ref().map(MatchedPath::as_str) {
-        Some(path) if path == CHAT_COMPLETIONS.path => CHAT_COMPLETIONS.name,
-        Some("/v1/models") => "models",
-        Some("/health" | "/ready") => "health",
-        _ => "other",
-    };
+    if let Some(refusal) = response.extensions_mut().remove::<Refusal>()
+        && dialect != Dialect::OpenAi
+    {
+        let told = refusal.answer(dialect);
+        // Headers that are about the route, such as `allow`, stay.
+        let (mut parts, body) = told.into_parts();
+        for (name, value) in response.headers() {
+            if !parts.headers.contains_key(name) {
+                parts.headers.append(name, value.clone());
+            }
+        }
+        response = Response::from_parts(parts, body);
+    }
+    let route = matched.as_ref().map_or("other", |matched| name_of(matched.as_str()));
     observe::request(route, response.status().as_u16());
     observe::first_byte(route, start.elapsed());
     response.headers_mut().insert(headers::REQUEST_ID, id);
     response
+}
+
+/// What metrics call a route.
+fn name_of(path: &str) -> &'static str {
+    let surface = SURFACES.iter().find(|surface| surface.path == path).map(|surface| surface.name);
+    let upload = || UPLOADS.iter().find(|route| route.path == path).map(|route| route.name);
+    surface.or_else(upload).unwrap_or(match path {
+        "/health" | "/ready" => "health",
+        _ if path.starts_with("/v1/models") => "models",
+        _ if path.starts_with("/v1/responses/") => "responses",
+        _ => "other",
+    })
 }
 
 /// A client's id is kept if it can do no harm in logs.

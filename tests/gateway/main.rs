@@ -22,3 +22,6 @@ mod passthrough;
 mod pushed_requests;
 mod refusals;
 mod routes;
+mod stateful;
+mod surfaces;
+mod uploads;
