@@ -9,7 +9,7 @@ use super::{
     headers,
     send::{Answer, SendTimes},
 };
-use crate::{media::loader::LoadTimes, worker::Worker};
+use crate::{media::loader::LoadTimes, routing::Decision};
 
 /// Times of one request, for the header `server-timing`.
 pub struct Stages {
@@ -51,7 +51,7 @@ pub struct Debugging {
 }
 
 impl Debugging {
-    pub fn of(stages: &Stages, answer: &Answer, worker: &Worker) -> Self {
+    pub fn of(stages: &Stages, answer: &Answer, decision: &Decision) -> Self {
         let SendTimes { prepare, push, worker: answered } = answer.times;
         let mut timing = String::new();
         let sent = [("prepare", prepare), ("push", push), ("worker", answered), ("total", stages.start.elapsed())];
@@ -61,7 +61,7 @@ impl Debugging {
             let _ = write!(timing, "{comma}{name};dur={:.3}", took.as_secs_f64() * 1000.0);
         }
         let transfers = if answer.transfers.is_empty() { "none".to_owned() } else { answer.transfers.join("+") };
-        let route = format!("worker={}; transfer={transfers}", worker.id);
+        let route = format!("worker={}; transfer={transfers}; {decision}", decision.index);
         // ASCII letters, digits and punctuation only.
         let header = |text: String| HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static(""));
         Debugging { timing: header(timing), route: header(route) }

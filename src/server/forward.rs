@@ -16,10 +16,11 @@ use super::{
     app::App,
     body,
     debugging::{Debugging, Stages},
-    dispatch::{Target, dispatch},
+    dispatch::{Dispatched, Target, dispatch},
     headers, models, pass_on, responses,
     send::{Answer, AnswerBody, LoadedRequest},
     surface::Surface,
+    terms,
 };
 use crate::{
     error::Fault,
@@ -33,11 +34,7 @@ use crate::{
     },
     memory::{Admission, SharedText},
     request::{ClientRequest, ImageSource, OtherContent},
-    routing::Affinity,
 };
-
-/// What of the body tells requests with a common beginning from others.
-const AFFINITY_BYTES: usize = 1024;
 
 /// The handler of a surface.
 pub async fn forward(surface: &'static Surface, State(app): State<App>, request: Request) -> Response {
@@ -78,15 +75,16 @@ async fn serve(app: &App, surface: &'static Surface, request: Request) -> Result
         }
     };
     let Loaded { media, others, copies } = loaded;
-    let affinity = affinity(&body.bytes, &client, &media);
+    let asked = terms::asked(&body.bytes, &client, &media);
     let loaded = LoadedRequest { surface, body: &body.bytes, request: &client, media: &media, others: &others };
-    let (answer, worker, in_flight) = dispatch(app, app.to_worker(&parts.headers), &loaded, &target, affinity).await?;
+    let Dispatched { answer, in_flight, decision } =
+        dispatch(app, app.to_worker(&parts.headers), &loaded, &target, &asked).await?;
     drop(copies);
 
     let debug = rights.debug && parts.headers.get(headers::DEBUG).is_some_and(|value| value == "1");
-    let debugging = debug.then(|| Debugging::of(&stages, &answer, &worker));
+    let debugging = debug.then(|| Debugging::of(&stages, &answer, &decision));
     let made = (surface.makes_responses && answer.status.is_success())
-        .then(|| responses::Made::new(app, app.tenancy.of(&parts.headers), &worker));
+        .then(|| responses::Made::new(app, app.tenancy.of(&parts.headers), in_flight.worker()));
     let Answer { status, headers, body, slots, .. } = *answer;
     let AnswerBody { begun, rest } = body;
     let body = match rest {
@@ -212,15 +210,4 @@ fn about_image(index: usize, param: &str, error: &dyn Fault) -> Box<Refusal> {
 fn about_other(param: &str, error: &dyn Fault) -> Box<Refusal> {
     tracing::info!(param, code = error.code(), %error, "medium refused");
     Box::new(Refusal::of(error).about(param))
-}
-
-fn affinity(body: &Bytes, client: &ClientRequest<'_>, media: &[Media]) -> Affinity {
-    match (media.first(), client.images.first().map(|image| &image.source)) {
-        (Some(Media::Picture(picture)), _) => Affinity::new(picture.name.media_id.prefix()),
-        (Some(Media::Original(original)), _) => Affinity::of_bytes(&original.bytes),
-        (None, Some(ImageSource::Url(text) | ImageSource::Base64 { data: text, .. })) => {
-            Affinity::of_bytes(text.as_bytes())
-        }
-        (None, None) => Affinity::of_bytes(&body[..body.len().min(AFFINITY_BYTES)]),
-    }
 }
