@@ -15,6 +15,8 @@ pub mod error;
 pub mod image;
 pub mod json;
 mod parts;
+#[cfg(test)]
+mod properties;
 pub mod read;
 pub mod rewrite;
 pub mod shape;

@@ -160,6 +160,7 @@ impl<'a> Walker<'a> {
     fn held(&mut self, holder: Holder, value: &mut Reader<'a>) -> Result<(), RequestError> {
         match (holder, value.peek()?) {
             (Holder::Nested, _) => self.nested(value, 0),
+            (Holder::System, _) => self.content("system", Holder::Blocks, value),
             (Holder::Urls, b'[') => value.array(|index, value| self.at(index, |walker| walker.bare_url(value))),
             (Holder::Messages | Holder::Items | Holder::Blocks, b'[') => value.array(|index, value| {
                 value.peek()?;

@@ -22,6 +22,8 @@ pub enum Holder {
     Nested,
     /// Anthropic's messages: each with `content`, a text or a list of blocks.
     Blocks,
+    /// Anthropic's system prompt: a text or a list of blocks.
+    System,
     /// A list of URLs (Cohere).
     Urls,
 }
@@ -37,7 +39,7 @@ pub static RESPONSES: Shape = Shape { holders: &[("input", Holder::Items)], opaq
 
 /// `AnthropicMessagesRequest`.
 pub static MESSAGES: Shape =
-    Shape { holders: &[("messages", Holder::Blocks), ("system", Holder::Blocks)], opaque: &[] };
+    Shape { holders: &[("messages", Holder::Blocks), ("system", Holder::System)], opaque: &[] };
 
 /// `EmbeddingRequest` and `ClassificationRequest`: a conversation or several, in either member.
 pub static EMBEDDINGS: Shape =

@@ -3,7 +3,10 @@
 //! Each worker is asked for its list from time to time, since adapters come and go, and before a model is said not to
 //! exist. A worker whose list is not known may serve anything.
 
-use std::{collections::HashSet, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
 
 use axum::{
     Json,
@@ -20,7 +23,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{answer::Refusal, app::App};
-use crate::worker::Worker;
+use crate::worker::{Worker, WorkerId};
 
 /// Listing models is cheap; a worker that takes longer is left out.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -31,8 +34,8 @@ const MAX_BYTES: usize = 4 << 20;
 /// How often lists are asked for.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// How often it is looked whether a worker's list is missing.
-const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+/// How often it is looked whether a worker has come of which no list is known.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How old lists may be when a model is said not to exist: whoever asks for such models does not make us ask more often.
 const MAX_AGE: Duration = Duration::from_secs(1);
@@ -155,16 +158,22 @@ async fn ask_all(app: &App, max_age: Duration) {
 
 /// Keeps the lists current until `stop`.
 pub async fn watch(app: App, stop: CancellationToken) {
+    let nobody = HeaderMap::new();
     let watching = async {
-        let mut next = Instant::now();
+        let mut next = Instant::now() + INTERVAL;
+        let mut tried: HashMap<WorkerId, Instant> = HashMap::new();
         loop {
-            let missing = app.registry.available().iter().any(|worker| worker.models().is_empty());
             if Instant::now() >= next {
                 ask_all(&app, Duration::ZERO).await;
                 next = Instant::now() + INTERVAL;
-            } else if missing {
-                ask_all(&app, MAX_AGE).await;
             }
+            // One that has just come is asked at once; one that does not say, from time to time.
+            let mut unknown = app.registry.available();
+            unknown.retain(|worker| worker.models().is_empty());
+            tried.retain(|id, at| at.elapsed() < MAX_AGE && unknown.iter().any(|worker| worker.id == *id));
+            unknown.retain(|worker| !tried.contains_key(&worker.id));
+            tried.extend(unknown.iter().map(|worker| (worker.id, Instant::now())));
+            join_all(unknown.iter().map(|worker| list(&app, worker, &nobody))).await;
             sleep(LOOK_INTERVAL).await;
         }
     };

@@ -89,6 +89,11 @@ impl Gateway {
         answer(request.body(body.to_string())).await
     }
 
+    /// Sends a chat request; its answer as it is.
+    pub async fn chat_text(&self, body: impl Into<reqwest::Body>) -> String {
+        soon("an answer", async { self.request(body).send().await?.text().await }).await.unwrap()
+    }
+
     /// Sends a chat request; its status and JSON.
     pub async fn chat(&self, body: impl Into<reqwest::Body>) -> (u16, serde_json::Value) {
         answer(self.request(body)).await
