@@ -36,6 +36,8 @@ struct Shared {
     /// Its list of models; `None`: it has no such route.
     models: Mutex<Option<String>>,
     asked_for_models: Mutex<Vec<Message>>,
+    /// The answer to a gateway that wants to attach, where there is no lander.
+    hello: Mutex<Vec<u8>>,
     exchanges: mpsc::UnboundedSender<Exchange>,
 }
 
@@ -84,6 +86,7 @@ impl FakeWorker {
             health: Mutex::new("200 OK"),
             models: Mutex::default(),
             asked_for_models: Mutex::default(),
+            hello: Mutex::new(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n".to_vec()),
             exchanges,
         });
         let accepting = tokio::spawn({
@@ -120,6 +123,11 @@ impl FakeWorker {
     /// What asked for its list of models, of the gateway's own accord or not.
     pub fn asked_for_models(&self) -> Vec<Message> {
         self.shared.asked_for_models.lock().unwrap().clone()
+    }
+
+    /// What it answers to gateways that want to attach, head and all.
+    pub fn set_hello(&self, answer: Vec<u8>) {
+        *self.shared.hello.lock().unwrap() = answer;
     }
 
     /// All requests but the gateway's own questions, in order.
@@ -205,7 +213,7 @@ async fn serve(shared: Arc<Shared>, mut stream: BufReader<TcpStream>) {
             {
                 match shared.lander {
                     Some(lander) => ask(lander, &request).await,
-                    None => b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n".to_vec(),
+                    None => shared.hello.lock().unwrap().clone(),
                 }
             }
             _ => {
