@@ -107,10 +107,10 @@ async fn list(app: &App, worker: &Worker, headers: &HeaderMap) -> Option<Vec<Val
     Some(list.data)
 }
 
-/// Whether a worker may serve a model; vLLM serves its first one where none is named.
+/// Whether a worker may serve a model; vLLM serves its first one where none is named, or nothing by that.
 pub fn may_serve(worker: &Worker, model: Option<&str>) -> bool {
     let models = worker.models();
-    model.is_none_or(|model| models.is_empty() || models.iter().any(|served| served == model))
+    model.is_none_or(|model| model.is_empty() || models.is_empty() || models.iter().any(|served| served == model))
 }
 
 /// Whether it makes no difference for a request's model which worker it goes to.
