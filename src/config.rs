@@ -59,6 +59,9 @@ pub struct WarmArgs {
     /// For this tenant alone: the value of the header that the gateway's --tenancy names
     #[arg(long)]
     pub tenant: Option<String>,
+    /// Served model that the images are for, in whose size they are kept [default: the one that all workers serve]
+    #[arg(long)]
+    pub model: Option<String>,
     /// For requests with this cache_salt alone
     #[arg(long)]
     pub cache_salt: Option<String>,

@@ -105,6 +105,7 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
         worker_authorization,
         bodies: Budget::new(args.body_budget_bytes()),
         limits: args.limits(),
+        resize: args.resize,
         models,
         asked_for_models: Asked::default(),
         responses: Responses::default(),

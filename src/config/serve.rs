@@ -11,7 +11,7 @@ use crate::{
     model::ModelPath,
     observe::tracing::LogFormat,
     routing::RoutePolicy,
-    server::{app::Limits, extra::ExtraRoute, tenant::Tenancy},
+    server::{app::Limits, extra::ExtraRoute, resize::Resize, tenant::Tenancy},
 };
 
 #[derive(Debug, Args)]
@@ -39,6 +39,10 @@ pub struct ServeArgs {
     #[arg(long, env = "MEDIAGATE_FRONTEND_DECODING", value_name = "BOOL", default_value = "false",
           num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     pub frontend_decoding: bool,
+    /// Whether images are brought to the size that the model will see before they are sent: `auto` where it changes nothing
+    /// for the model (docs/SEMANTICS.md says when that is), or `off`
+    #[arg(long, env = "MEDIAGATE_RESIZE", value_name = "auto|off", default_value = "auto", value_parser = Resize::from_str)]
+    pub resize: Resize,
     /// How a worker is chosen
     #[arg(long, env = "MEDIAGATE_ROUTE_POLICY", value_name = "NAME", default_value = "media-affinity")]
     pub route_policy: RoutePolicy,

@@ -32,6 +32,8 @@ pub struct ClientRequest<'a> {
     pub cache_salt: Option<Cow<'a, str>>,
     /// Of the Responses API: what the request continues.
     pub previous_response_id: Option<Cow<'a, str>>,
+    /// Whether it tells the image processor how to work (`mm_processor_kwargs`), which workers may be set to allow.
+    pub processor_kwargs: bool,
     /// Each element of the conversation, in order: its JSON text in the body. Empty where there are several conversations.
     pub messages: Vec<Range<usize>>,
     /// The JSON text of each other member of the body that the prompt is made of, with its key, in the order of the body.
@@ -140,6 +142,10 @@ impl<'a> Walker<'a> {
                 "cache_salt" => self.request.cache_salt = one_string("cache_salt", value, seen)?,
                 "previous_response_id" => {
                     self.request.previous_response_id = one_string("previous_response_id", value, seen)?;
+                }
+                "mm_processor_kwargs" => {
+                    self.request.processor_kwargs |= first != b'n';
+                    value.skip()?;
                 }
                 "stream" => {
                     seen.once("stream", value)?;
@@ -464,6 +470,19 @@ mod tests {
         assert!(read(&shape::CHAT, r#"{"kv_transfer_params":null}"#).images.is_empty());
         let messages = format!(r#"{{"messages":[{}0]}}"#, "0,".repeat(MAX_MESSAGES));
         assert_eq!(ClientRequest::read(&shape::CHAT, messages.as_bytes()).unwrap_err().code(), "too_many_messages");
+    }
+
+    #[test]
+    fn what_tells_the_image_processor_how_to_work_is_noted() {
+        for (members, expected) in [
+            ("", false),
+            (r#","mm_processor_kwargs":null"#, false),
+            (r#","mm_processor_kwargs":{"max_pixels":1}"#, true),
+            (r#","mm_processor_kwargs":{},"mm_processor_kwargs":null"#, true),
+        ] {
+            let body = format!(r#"{{"messages":[]{members}}}"#);
+            assert_eq!(read(&shape::CHAT, &body).processor_kwargs, expected, "{members}");
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use http::{HeaderMap, HeaderValue, header::AUTHORIZATION};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::{auth::ApiKeys, headers, models::Asked, responses::Responses, tenant::Tenancy};
+use super::{auth::ApiKeys, headers, models::Asked, resize::Resize, responses::Responses, tenant::Tenancy};
 use crate::{
     media::{fetch::Fetcher, loader::MediaLoader},
     memory::Budget,
@@ -37,6 +37,7 @@ pub struct Inner {
     /// Request bodies that are held at once, in all.
     pub bodies: Budget,
     pub limits: Limits,
+    pub resize: Resize,
     /// What is known of the served models.
     pub models: Models,
     /// When workers were asked for theirs.

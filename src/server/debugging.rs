@@ -7,9 +7,12 @@ use tokio::time::Instant;
 
 use super::{
     headers,
-    send::{Answer, SendTimes},
+    send::{Answer, LoadedRequest, SendTimes},
 };
-use crate::{media::loader::LoadTimes, routing::Decision};
+use crate::{
+    media::{loader::LoadTimes, picture::Media},
+    routing::Decision,
+};
 
 /// Times of one request, for the header `server-timing`.
 pub struct Stages {
@@ -51,7 +54,7 @@ pub struct Debugging {
 }
 
 impl Debugging {
-    pub fn of(stages: &Stages, answer: &Answer, decision: &Decision) -> Self {
+    pub fn of(stages: &Stages, answer: &Answer, decision: &Decision, loaded: &LoadedRequest<'_>) -> Self {
         let SendTimes { prepare, push, worker: answered } = answer.times;
         let mut timing = String::new();
         let sent = [("prepare", prepare), ("push", push), ("worker", answered), ("total", stages.start.elapsed())];
@@ -61,7 +64,12 @@ impl Debugging {
             let _ = write!(timing, "{comma}{name};dur={:.3}", took.as_secs_f64() * 1000.0);
         }
         let transfers = if answer.transfers.is_empty() { "none".to_owned() } else { answer.transfers.join("+") };
-        let route = format!("worker={}; transfer={transfers}; {decision}", decision.index);
+        let mut route = format!("worker={}; transfer={transfers}; {decision}", decision.index);
+        let sizes: Vec<_> = loaded.media.iter().filter_map(shipped_size).collect();
+        if !sizes.is_empty() {
+            let resize = if loaded.resize.is_some() { "auto" } else { "off" };
+            let _ = write!(route, "; resize={resize}; sizes={}", sizes.join("+"));
+        }
         // ASCII letters, digits and punctuation only.
         let header = |text: String| HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static(""));
         Debugging { timing: header(timing), route: header(route) }
@@ -70,5 +78,13 @@ impl Debugging {
     pub fn show(self, headers: &mut HeaderMap) {
         headers.insert(headers::SERVER_TIMING, self.timing);
         headers.insert(headers::ROUTE, self.route);
+    }
+}
+
+/// Width and height as they go to the worker.
+fn shipped_size(media: &Media) -> Option<String> {
+    match media {
+        Media::Picture(picture) => Some(format!("{}x{}", picture.name.width, picture.name.height)),
+        Media::Original(_) => None,
     }
 }

@@ -62,7 +62,8 @@ pub async fn dispatch(
     let mut broke_off = false;
     loop {
         let workers = app.registry.available();
-        let left = || workers.iter().filter(|worker| !passed_over.contains(&worker.id) && target.allows(worker));
+        let may = |worker: &Worker| target.allows(worker) && request.fits(worker);
+        let left = || workers.iter().filter(|worker| !passed_over.contains(&worker.id) && may(worker));
         let with_room = left().filter(|worker| !full.contains(&worker.id)).count();
         let elsewhere = with_room > 1;
         let candidates: Vec<_> = left()

@@ -17,7 +17,7 @@ use super::{
     body,
     debugging::{Debugging, Stages},
     dispatch::{Dispatched, Target, dispatch},
-    headers, models, pass_on, responses,
+    headers, models, pass_on, resize, responses,
     send::{Answer, AnswerBody, LoadedRequest},
     surface::Surface,
     terms,
@@ -30,6 +30,7 @@ use crate::{
         fetch::Fetcher,
         loader::MediaLoader,
         picture::Media,
+        resize::SmartResize,
         source::Source,
     },
     memory::{Admission, SharedText},
@@ -67,8 +68,12 @@ async fn serve(app: &App, surface: &'static Surface, request: Request) -> Result
             Target::Model(model)
         }
     };
+    let mut resize = None;
     let loaded = match &app.loader {
-        Some(loader) => load(app, loader, &parts.headers, &body.bytes, &client, &mut stages).await?,
+        Some(loader) => {
+            resize = resize::of_request(app.resize, &app.registry, &client);
+            load(app, loader, &parts.headers, &body.bytes, &client, resize, &mut stages).await?
+        }
         None => {
             judge_urls(&app.fetcher, &client).await?;
             Loaded::default()
@@ -76,13 +81,14 @@ async fn serve(app: &App, surface: &'static Surface, request: Request) -> Result
     };
     let Loaded { media, others, copies } = loaded;
     let asked = terms::asked(&body.bytes, &client, &media);
-    let loaded = LoadedRequest { surface, body: &body.bytes, request: &client, media: &media, others: &others };
+    let (body, request) = (&body.bytes, &client);
+    let loaded = LoadedRequest { surface, body, request, media: &media, others: &others, resize };
     let Dispatched { answer, in_flight, decision } =
         dispatch(app, app.to_worker(&parts.headers), &loaded, &target, &asked).await?;
     drop(copies);
 
     let debug = rights.debug && parts.headers.get(headers::DEBUG).is_some_and(|value| value == "1");
-    let debugging = debug.then(|| Debugging::of(&stages, &answer, &decision));
+    let debugging = debug.then(|| Debugging::of(&stages, &answer, &decision, &loaded));
     let made = (surface.makes_responses && answer.status.is_success())
         .then(|| responses::Made::new(app, app.tenancy.of(&parts.headers), in_flight.worker()));
     let Answer { status, headers, body, slots, .. } = *answer;
@@ -115,6 +121,7 @@ async fn load(
     headers: &HeaderMap,
     body: &Bytes,
     client: &ClientRequest<'_>,
+    resize: Option<SmartResize>,
     stages: &mut Stages,
 ) -> Result<Loaded, Box<Refusal>> {
     for part in &client.others {
@@ -141,7 +148,7 @@ async fn load(
             }
         });
     }
-    let loaded = loader.load_all(&sources, &scope, deadline).await;
+    let loaded = loader.load_resized(&sources, &scope, resize.as_ref(), deadline).await;
     let about = |index: usize, error: &dyn Fault| about_image(index, &client.images[index].param, error);
     let loaded = loaded.map_err(|LoadError { index, error }| about(index, &*error))?;
     stages.loaded(loaded.iter().map(|loaded| loaded.times));

@@ -17,6 +17,7 @@ use crate::{
     media::{
         content::MediaId,
         picture::{Media, Picture},
+        resize::SmartResize,
     },
     observe,
     request::{ClientRequest, OtherContent, rewrite::Edits},
@@ -125,9 +126,16 @@ pub struct LoadedRequest<'a> {
     pub media: &'a [Media],
     /// What was fetched for `request.others[i]`, in frontend decoding; what goes as it is has nothing here.
     pub others: &'a [Option<Bytes>],
+    /// The rule by which its images were resized: workers of another one would make other pixels of them.
+    pub resize: Option<SmartResize>,
 }
 
 impl LoadedRequest<'_> {
+    /// Whether a worker makes of the images what they were resized for.
+    pub fn fits(&self, worker: &Worker) -> bool {
+        self.resize.is_none() || self.resize == worker.resize()
+    }
+
     /// A worker has answered: it holds these pictures now.
     pub fn teach(&self, belief: &Belief) {
         if !self.surface.fills_caches() {
@@ -355,7 +363,7 @@ impl Plan {
             match media {
                 Media::Original(original) => {
                     // The worker looks at the bytes, not at this type.
-                    let prefix = format!("data:image/{};base64,", original.format.name().to_ascii_lowercase());
+                    let prefix = format!("data:{};base64,", original.format.media_type());
                     place.put_base64(&mut edits, &prefix, [original.bytes.clone(), Bytes::new()]);
                 }
                 Media::Picture(picture) => {

@@ -24,6 +24,7 @@ mod passthrough;
 mod pushed_requests;
 mod pushed_surfaces;
 mod refusals;
+mod resizing;
 mod routes;
 mod stalls;
 mod stateful;
