@@ -7,6 +7,7 @@ use axum::{
 use http::{HeaderValue, StatusCode, header::RETRY_AFTER};
 use serde_json::json;
 
+use super::recent::ErrorCode;
 use crate::{error::Fault, observe};
 
 /// An error on its way to a client.
@@ -48,6 +49,11 @@ impl Refusal {
 
     pub fn no_worker() -> Self {
         Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "no_worker", "No worker is available right now; try again.")
+    }
+
+    pub fn workers_overloaded() -> Self {
+        let message = "All workers have as many requests as they may; try again.";
+        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "workers_overloaded", message)
     }
 
     pub fn bad_gateway() -> Self {
@@ -130,6 +136,7 @@ impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         observe::error(self.code);
         let mut response = self.answer(Dialect::OpenAi);
+        response.extensions_mut().insert(ErrorCode(self.code));
         response.extensions_mut().insert(self);
         response
     }

@@ -47,7 +47,7 @@ impl FromStr for ExtraRoute {
         if segments().next().is_some_and(|first| first.eq_ignore_ascii_case("mediagate")) {
             return Err("paths below /mediagate are between gateways and workers, and never forwarded");
         }
-        let known = ["/v1/models", "/v1/responses", "/health", "/ready"];
+        let known = ["/v1/models", "/v1/responses", "/health", "/ready", "/admin"];
         let is_ours = SURFACES.iter().any(|surface| surface.path == path)
             || UPLOADS.iter().any(|upload| upload.path == path)
             || known
@@ -100,6 +100,7 @@ mod tests {
             "GET /v1/models/x",
             "DELETE /v1/responses/x",
             "GET /health",
+            "POST /admin/reload",
         ] {
             assert!(text.parse::<ExtraRoute>().is_err(), "{text}");
         }

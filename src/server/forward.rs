@@ -15,6 +15,7 @@ use super::{
     answer::Refusal,
     app::App,
     body,
+    deadline::Deadline,
     debugging::{Debugging, Stages},
     dispatch::{Dispatched, Target, dispatch},
     headers, models, pass_on, resize, responses,
@@ -39,13 +40,19 @@ use crate::{
 
 /// The handler of a surface.
 pub async fn forward(surface: &'static Surface, State(app): State<App>, request: Request) -> Response {
-    match serve(&app, surface, request).await {
-        Ok(response) => response,
-        Err(refusal) => refusal.into_response(),
-    }
+    let answer = match Deadline::of(request.headers(), app.limits.request_timeout) {
+        Ok(deadline) => deadline.within(serve(&app, surface, request, deadline)).await,
+        Err(refusal) => Err(Box::new(refusal)),
+    };
+    answer.unwrap_or_else(IntoResponse::into_response)
 }
 
-async fn serve(app: &App, surface: &'static Surface, request: Request) -> Result<Response, Box<Refusal>> {
+async fn serve(
+    app: &App,
+    surface: &'static Surface,
+    request: Request,
+    deadline: Deadline,
+) -> Result<Response, Box<Refusal>> {
     let (parts, body) = request.into_parts();
     let rights = app.keys.check(&parts.headers)?;
     let mut stages = Stages::begin();
@@ -82,7 +89,7 @@ async fn serve(app: &App, surface: &'static Surface, request: Request) -> Result
     let Loaded { media, others, copies } = loaded;
     let asked = terms::asked(&body.bytes, &client, &media);
     let (body, request) = (&body.bytes, &client);
-    let loaded = LoadedRequest { surface, body, request, media: &media, others: &others, resize };
+    let loaded = LoadedRequest { surface, body, request, media: &media, others: &others, resize, deadline };
     let Dispatched { answer, in_flight, decision } =
         dispatch(app, app.to_worker(&parts.headers), &loaded, &target, &asked).await?;
     drop(copies);

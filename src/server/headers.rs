@@ -8,8 +8,9 @@ use http::{
     },
 };
 
-pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// Where Anthropic's clients put their key.
 pub const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 pub const DEBUG: HeaderName = HeaderName::from_static("x-mediagate-debug");
 pub const ROUTE: HeaderName = HeaderName::from_static("x-mediagate-route");
 pub const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
@@ -22,13 +23,11 @@ const HOP_BY_HOP: [HeaderName; 8] =
     [CONNECTION, KEEP_ALIVE, PROXY_CONNECTION, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE];
 
 /// A client's headers as the worker gets them: all but those of the connection, those that the new request has anew (it
-/// has no trailers),
-/// and our own. `x-api-key`, Anthropic's way to say who asks, passes where `keeps_key` says so.
-pub fn to_worker(client: &HeaderMap, authorization: Option<HeaderValue>, keeps_key: bool) -> HeaderMap {
+/// has no trailers), and our own.
+pub fn to_worker(client: &HeaderMap, authorization: Option<HeaderValue>) -> HeaderMap {
     let mut headers = HeaderMap::with_capacity(client.len() + 2);
     for (name, value) in client {
-        let anew =
-            [HOST, CONTENT_LENGTH, EXPECT, AUTHORIZATION, TRAILER].contains(name) || (*name == API_KEY && !keeps_key);
+        let anew = [HOST, CONTENT_LENGTH, EXPECT, AUTHORIZATION, API_KEY, TRAILER].contains(name);
         if !anew && !name.as_str().starts_with("x-mediagate-") && !is_hop_by_hop(client, name) {
             headers.append(name, value.clone());
         }
@@ -83,12 +82,11 @@ mod tests {
             ("x-request-id", "id"),
             ("x-api-key", "client"),
         ]);
-        let out = to_worker(&client, Some(HeaderValue::from_static("Bearer worker")), false);
+        let out = to_worker(&client, Some(HeaderValue::from_static("Bearer worker")));
         let mut names: Vec<_> = out.keys().map(HeaderName::as_str).collect();
         names.sort_unstable();
         assert_eq!(names, ["accept", "authorization", "traceparent", "x-request-id"]);
         assert_eq!(out[AUTHORIZATION], "Bearer worker");
-        assert_eq!(to_worker(&client, None, true)[API_KEY], "client");
     }
 
     #[test]

@@ -12,34 +12,44 @@
 //! - [`relay`]: what goes to a worker as it comes: [`uploads`], [`responses`] that a worker keeps, [`extra`] routes.
 //! - [`models`]: which models there are, and who serves them.
 //! - [`health`], [`warm`]: the small routes.
+//! - [`admin`], [`reload`], [`status`], [`recent`]: what operators see and do.
+//! - [`deadline`], [`admission`]: how long a request may take, and how many there may be.
 //! - [`auth`], [`tenant`]: API keys; whose request it is.
 //! - [`body`], [`headers`]: reading bodies within limits; which headers cross.
 //! - [`linger`]: what becomes of a body that nobody wants.
 //! - [`answer`]: errors in the caller's dialect. [`debugging`]: what was done, for who may know.
-//! - [`listen`]: sockets, connection limits, shutdown.
+//! - [`listen`]: sockets, connection limits, shutdown; [`tls`]: certificates; [`held`]: answers that nobody reads.
 
+pub mod admin;
+pub mod admission;
 pub mod answer;
 pub mod app;
 pub mod auth;
 pub mod body;
+pub mod deadline;
 pub mod debugging;
 pub mod dispatch;
 pub mod extra;
 pub mod forward;
 pub mod headers;
 pub mod health;
+pub mod held;
 pub mod linger;
 pub mod listen;
 pub mod models;
 pub mod pass_on;
+pub mod recent;
 pub mod relay;
+pub mod reload;
 pub mod resize;
 pub mod responses;
 pub mod routes;
 pub mod send;
+pub mod status;
 pub mod surface;
 pub mod tenant;
 pub mod terms;
+pub mod tls;
 pub mod uploads;
 pub mod warm;
 

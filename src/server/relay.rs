@@ -21,6 +21,7 @@ use super::{
     answer::Refusal,
     app::App,
     body::{broken, too_large, too_slow},
+    deadline::Deadline,
     dispatch::{Target, outcome_of},
     pass_on,
 };
@@ -42,6 +43,11 @@ pub async fn relay(
     target: Target<'_>,
     outgoing: Outgoing,
 ) -> Result<Response, Box<Refusal>> {
+    let deadline = Deadline::of(client, app.limits.request_timeout)?;
+    deadline.within(send(app, client, target, outgoing)).await
+}
+
+async fn send(app: &App, client: &HeaderMap, target: Target<'_>, outgoing: Outgoing) -> Result<Response, Box<Refusal>> {
     let Outgoing { method, path, query, body } = outgoing;
     let mut to_worker = app.to_worker(client);
     let length = client.get(CONTENT_LENGTH).filter(|_| method != Method::GET);

@@ -12,7 +12,7 @@ use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnord
 use http::{HeaderMap, StatusCode};
 use tokio::time::Instant;
 
-use super::{app::App, surface::Surface};
+use super::{app::App, deadline::Deadline, surface::Surface};
 use crate::{
     media::{
         content::MediaId,
@@ -126,6 +126,7 @@ pub struct LoadedRequest<'a> {
     pub media: &'a [Media],
     /// What was fetched for `request.others[i]`, in frontend decoding; what goes as it is has nothing here.
     pub others: &'a [Option<Bytes>],
+    pub deadline: Deadline,
     /// The rule by which its images were resized: workers of another one would make other pixels of them.
     pub resize: Option<SmartResize>,
 }
