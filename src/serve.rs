@@ -22,8 +22,10 @@ use crate::{
         admission::Places,
         app::{self, About},
         listen::{self, Patience, Settings},
+        models,
         recent::RecentErrors,
         reload::{Fresh, Reloading},
+        responses::Responses,
         routes,
         tenant::Tenancy,
         tls::Tls,
@@ -72,10 +74,7 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
         loader = Some(MediaLoader::new(args.media.config(), arena.clone())?);
         transfers = set_up_transfers(&args, arena).await?;
     }
-    let url_check = match loader {
-        Some(_) => None,
-        None => Some(Fetcher::new(&args.media.config().fetch)?),
-    };
+    let fetcher = Fetcher::new(&args.media.config().fetch)?;
 
     // Before anything is announced: a port that is taken ends the start.
     let public = listen::bind(args.listening.listen).await?;
@@ -90,7 +89,8 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
         router: Router::new(args.route_policy),
         client,
         loader,
-        url_check,
+        fetcher,
+        pass_other_media: args.pass_other_media,
         keys,
         tenancy: args.tenancy.clone(),
         worker_authorization: ArcSwapOption::new(worker_authorization.map(Arc::new)),
@@ -99,6 +99,8 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
         limits: args.limits(),
         resize: args.resize,
         models,
+        asked_for_models: models::Asked::default(),
+        responses: Responses::default(),
         leaving: CancellationToken::new(),
         metrics,
         recent: RecentErrors::default(),
@@ -110,6 +112,7 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
             memory_bytes: args.budgets().sum(),
         },
     });
+    tokio::spawn(models::watch(app.clone(), stop.clone()));
     tracing::info!(
         listen = %public.local_addr()?,
         admin = %admin.local_addr()?,
@@ -121,7 +124,7 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
     // Workers stay attached until the last request is through.
     let (stop_public, stop_admin) = (CancellationToken::new(), CancellationToken::new());
     let settings = args.listening.settings();
-    let router = routes::public(app.clone(), args.listening.admin_on_public);
+    let router = routes::public(app.clone(), &args.extra_routes, args.listening.admin_on_public);
     let public = tokio::spawn(listen::serve(public, app.tls.clone(), router, stop_public.clone(), settings));
     let operators = Settings { patience: Patience { grace: DETACH_GRACE, ..settings.patience }, ..settings };
     let admin = tokio::spawn(listen::serve(admin, None, routes::admin(app.clone()), stop_admin.clone(), operators));

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use crate::{
     media::picture::Media,
-    request::ClientRequest,
+    request::{ClientRequest, ImageSource},
     routing::{Affinity, Asked},
 };
 
@@ -22,10 +22,12 @@ fn affinity(body: &Bytes, client: &ClientRequest<'_>, media: &[Media]) -> Affini
         Media::Picture(picture) => picture.name.rgb_bytes(),
         Media::Original(original) => original.bytes.len(),
     };
-    match (media.iter().max_by_key(size), client.images.first()) {
+    match (media.iter().max_by_key(size), client.images.first().map(|image| &image.source)) {
         (Some(Media::Picture(picture)), _) => Affinity::new(picture.name.media_id.prefix()),
         (Some(Media::Original(original)), _) => Affinity::of_bytes(&original.bytes),
-        (None, Some(image)) => Affinity::of_bytes(image.url.as_bytes()),
+        (None, Some(ImageSource::Url(text) | ImageSource::Base64 { data: text, .. })) => {
+            Affinity::of_bytes(text.as_bytes())
+        }
         (None, None) => Affinity::of_bytes(&body[..body.len().min(AFFINITY_BYTES)]),
     }
 }
