@@ -6,6 +6,8 @@ use bytes::Bytes;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
+#[cfg(feature = "mm-routing")]
+use crate::model::{ImageTokens, ModelFiles};
 use crate::{
     config::InspectArgs,
     error::Fault,
@@ -32,6 +34,9 @@ struct Line {
     format: Option<&'static str>,
     #[serde(flatten)]
     pixels: Option<Pixels>,
+    /// With a model: how many tokens of a prompt the image is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tokens: Option<usize>,
 }
 
 #[derive(Debug, Serialize)]
@@ -72,10 +77,14 @@ impl InspectError {
 pub async fn run(args: InspectArgs) -> Result<(), Box<dyn Error>> {
     let config = args.media.config();
     let fetcher = Fetcher::new(&config.fetch)?;
+    let tokens = tokens_of(&args)?;
     let mut out = std::io::stdout().lock();
     for input in args.inputs {
         let line = match inspect(&input, &config, &fetcher).await {
-            Ok(line) => line,
+            Ok(mut line) => {
+                line.tokens = line.pixels.as_ref().and_then(|Pixels { width, height, .. }| tokens(*height, *width));
+                line
+            }
             Err(error) => {
                 let (code, message) = error.code_and_message();
                 Line { status: "refused", code: Some(code), message: Some(message), ..Line::default() }
@@ -86,6 +95,20 @@ pub async fn run(args: InspectArgs) -> Result<(), Box<dyn Error>> {
         writeln!(out)?;
     }
     Ok(())
+}
+
+/// Says for a height and a width how many tokens an image is to the model; nothing without a model.
+#[cfg(feature = "mm-routing")]
+fn tokens_of(args: &InspectArgs) -> Result<Box<dyn Fn(u32, u32) -> Option<usize>>, Box<dyn Error>> {
+    let Some(dir) = &args.model_path else { return Ok(Box::new(|_, _| None)) };
+    let counter = ImageTokens::new(&ModelFiles::read(dir)?)
+        .map_err(|error| format!("{}: the model's image tokens cannot be counted: {error}", dir.display()))?;
+    Ok(Box::new(move |height, width| counter.count(height, width).ok()))
+}
+
+#[cfg(not(feature = "mm-routing"))]
+fn tokens_of(_: &InspectArgs) -> Result<Box<dyn Fn(u32, u32) -> Option<usize>>, Box<dyn Error>> {
+    Ok(Box::new(|_, _| None))
 }
 
 /// Data URIs are long: their beginning names them.
