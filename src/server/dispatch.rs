@@ -8,7 +8,8 @@ use http::HeaderMap;
 use super::{
     answer::Refusal,
     app::App,
-    send::{Answer, Attempt, LoadedChat, RefusalKind, Way, attempt},
+    send::{Answer, Attempt, LoadedRequest, RefusalKind, Way, attempt},
+    surface::Again,
 };
 use crate::{
     media::content::MediaId,
@@ -18,12 +19,12 @@ use crate::{
 };
 
 /// Attempts until a worker answers. A worker that cannot be connected to is passed over, and so is, once, one whose
-/// connection broke before the first byte of its answer (completions have no effects that could happen twice). A refusal of
+/// connection broke before the first byte of its answer, where the surface says that this is safe. A refusal of
 /// its plugin is answered by pushing once more (what it may cure) and then by going inline, unseen by the client.
 pub async fn dispatch(
     app: &App,
     to_worker: HeaderMap,
-    chat: &LoadedChat<'_>,
+    request: &LoadedRequest<'_>,
     affinity: Affinity,
 ) -> Result<(Box<Answer>, Arc<Worker>, InFlight), Box<Refusal>> {
     let mut unreachable: Vec<usize> = Vec::new();
@@ -40,18 +41,18 @@ pub async fn dispatch(
         };
         let worker = &app.registry.all()[index];
         let in_flight = worker.enter();
-        let mut way = Way::Known;
+        let mut way = request.surface.best_way;
         let mut not_known: Option<(Vec<MediaId>, Arc<Belief>)> = None;
         let mut pushed_again = false;
         loop {
-            match attempt(app, worker, to_worker.clone(), chat, way).await {
+            match attempt(app, worker, to_worker.clone(), request, way).await {
                 Attempt::Answer(answer) => {
                     // Only an answer to the same request with pixels shows that it was the belief that was wrong.
                     if let Some((ids, belief)) = not_known.filter(|_| answer.status.is_success()) {
                         crate::observe::transfer("uuid_miss");
                         belief.was_wrong(&ids);
                         // That they were not there is past: they were processed just now.
-                        chat.teach(&belief);
+                        request.teach(&belief);
                     }
                     return Ok((answer, worker.clone(), in_flight));
                 }
@@ -61,7 +62,8 @@ pub async fn dispatch(
                 }
                 Attempt::Unreachable { connected } => {
                     // One that broke off may have been ended by this very request: others see it once more at most.
-                    if connected && std::mem::replace(&mut broke_off, true) {
+                    let again = request.surface.again == Again::Safe;
+                    if connected && (!again || std::mem::replace(&mut broke_off, true)) {
                         return Err(Box::new(Refusal::bad_gateway()));
                     }
                     if !connected {

@@ -2,7 +2,8 @@
 //!
 //! - [`app`]: everything a handler needs, built once.
 //! - [`routes`]: the list of routes. What is not on it is 404; nothing is forwarded by default.
-//! - [`chat`]: chat completions, with images.
+//! - [`surface`]: the routes that workers serve, and what the gateway must know of each.
+//! - [`forward`]: a client's request on its way: read, load, dispatch, pass the answer on.
 //! - [`dispatch`]: from a loaded request to an answer: which worker, which way, and what next when that fails.
 //! - [`send`]: one prepared request to one worker: push, inline, and what a worker's refusal means.
 //! - [`models`], [`health`], [`warm`]: the small routes.
@@ -16,8 +17,8 @@ pub mod answer;
 pub mod app;
 pub mod auth;
 pub mod body;
-pub mod chat;
 pub mod dispatch;
+pub mod forward;
 pub mod headers;
 pub mod health;
 pub mod linger;
@@ -25,6 +26,7 @@ pub mod listen;
 pub mod models;
 pub mod routes;
 pub mod send;
+pub mod surface;
 pub mod tenant;
 pub mod warm;
 

@@ -5,19 +5,26 @@ use axum::{
     extract::{MatchedPath, Request, State},
     middleware::{self, Next},
     response::{IntoResponse, Response},
-    routing::{get, post},
+    routing::{MethodRouter, get, post},
 };
 use http::{HeaderValue, StatusCode};
 use rand::RngCore;
 use tokio::time::Instant;
 
-use super::{answer::Refusal, app::App, chat, headers, health, models, warm};
+use super::{
+    answer::Refusal,
+    app::App,
+    forward::forward,
+    headers, health, models,
+    surface::{CHAT_COMPLETIONS, Surface},
+    warm,
+};
 use crate::observe;
 
 /// What clients reach.
 pub fn public(app: App) -> Router {
     Router::new()
-        .route("/v1/chat/completions", post(chat::chat_completions))
+        .route(CHAT_COMPLETIONS.path, on(&CHAT_COMPLETIONS))
         .route("/v1/models", get(models::models))
         .route("/health", get(health::health))
         .route("/ready", get(health::ready))
@@ -37,6 +44,11 @@ pub fn admin(app: App) -> Router {
         .fallback(|| async { Refusal::not_found() })
         .method_not_allowed_fallback(method_not_allowed)
         .with_state(app)
+}
+
+/// A surface's handler.
+fn on(surface: &'static Surface) -> MethodRouter<App> {
+    post(move |state, request| forward(surface, state, request))
 }
 
 async fn method_not_allowed() -> Refusal {
@@ -61,7 +73,7 @@ async fn every_answer(matched: Option<MatchedPath>, mut request: Request, next: 
     request.headers_mut().insert(headers::REQUEST_ID, id.clone());
     let mut response = next.run(request).await;
     let route = match matched.as_ref().map(MatchedPath::as_str) {
-        Some("/v1/chat/completions") => "chat_completions",
+        Some(path) if path == CHAT_COMPLETIONS.path => CHAT_COMPLETIONS.name,
         Some("/v1/models") => "models",
         Some("/health" | "/ready") => "health",
         _ => "other",

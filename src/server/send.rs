@@ -12,14 +12,14 @@ use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnord
 use http::{HeaderMap, StatusCode};
 use tokio::time::Instant;
 
-use super::app::App;
+use super::{app::App, surface::Surface};
 use crate::{
     media::{
         content::MediaId,
         picture::{Media, Picture},
     },
     observe,
-    request::{ChatRequest, rewrite::Edits},
+    request::{ClientRequest, rewrite::Edits},
     transfer::{Landing, LandingSlot, PushError, PushReport, agent::PushRequest},
     worker::{Belief, Worker},
 };
@@ -111,14 +111,15 @@ impl RefusalKind {
     }
 }
 
-/// A chat request whose images are loaded: `media[i]` is `request.images[i]`.
-pub struct LoadedChat<'a> {
+/// A request whose images are loaded: `media[i]` is `request.images[i]`.
+pub struct LoadedRequest<'a> {
+    pub surface: &'static Surface,
     pub body: &'a Bytes,
-    pub request: &'a ChatRequest<'a>,
+    pub request: &'a ClientRequest<'a>,
     pub media: &'a [Media],
 }
 
-impl LoadedChat<'_> {
+impl LoadedRequest<'_> {
     /// A worker has answered: it holds these pictures now.
     pub fn teach(&self, belief: &Belief) {
         for media in self.media {
@@ -132,22 +133,28 @@ impl LoadedChat<'_> {
 type Push = BoxFuture<'static, Result<PushReport, PushError>>;
 
 /// Sends a request to a worker, its pictures by `way`.
-pub async fn attempt(app: &App, worker: &Arc<Worker>, headers: HeaderMap, chat: &LoadedChat<'_>, way: Way) -> Attempt {
+pub async fn attempt(
+    app: &App,
+    worker: &Arc<Worker>,
+    headers: HeaderMap,
+    request: &LoadedRequest<'_>,
+    way: Way,
+) -> Attempt {
     let start = Instant::now();
     let belief = worker.belief();
-    let plan = Plan::make(app, worker, chat.media, way, belief.as_deref()).await;
-    let body = plan.body(chat);
+    let plan = Plan::make(app, worker, request.media, way, belief.as_deref()).await;
+    let body = plan.body(request);
     let Plan { slots, transfers, pushes: ready, known, .. } = plan;
     let mut times = SendTimes { prepare: start.elapsed(), ..SendTimes::default() };
     let landing = slots.first().map(|slot| slot.landing().clone());
 
     let start = Instant::now();
     let mut pushes: FuturesUnordered<Push> = ready.into_iter().map(|push| push()).collect();
-    let mut request =
-        app.client.http().post(worker.url("/v1/chat/completions")).headers(headers).body(body).send().boxed();
+    let mut answer =
+        app.client.http().post(worker.url(request.surface.path)).headers(headers).body(body).send().boxed();
     let response = loop {
         tokio::select! {
-            response = &mut request => break response,
+            response = &mut answer => break response,
             Some(pushed) = pushes.next() => match (pushed, &landing) {
                 (Ok(report), _) => times.push = times.push.max(record(report)),
                 (Err(error), Some(landing)) => return Attempt::PushFailed { error, landing: landing.clone() },
@@ -182,7 +189,7 @@ pub async fn attempt(app: &App, worker: &Arc<Worker>, headers: HeaderMap, chat: 
             if !known.is_empty() {
                 belief.was_right();
             }
-            chat.teach(&belief);
+            request.teach(&belief);
         }
     }
     if status.is_informational() {
@@ -309,9 +316,9 @@ impl Plan {
     }
 
     /// The client's body with its images replaced, all else as it came.
-    fn body(&self, chat: &LoadedChat<'_>) -> Bytes {
-        let mut edits = chat.request.edits();
-        for (part, media) in chat.request.images.iter().zip(chat.media) {
+    fn body(&self, request: &LoadedRequest<'_>) -> Bytes {
+        let mut edits = request.request.edits();
+        for (part, media) in request.request.images.iter().zip(request.media) {
             let span = part.url_span.clone();
             match media {
                 Media::Original(original) => {
@@ -331,7 +338,7 @@ impl Plan {
                 }
             }
         }
-        edits.apply(chat.body)
+        edits.apply(request.body)
     }
 }
 

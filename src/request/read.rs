@@ -25,13 +25,17 @@ pub const MAX_IMAGES: usize = 512;
 /// Clients' uuids that one request may hold: each is an edit of the body, which takes more memory than its bytes did.
 const MAX_UUIDS: usize = 4096;
 
-/// A chat completion request, as far as the gateway reads it.
+/// A client's request, as far as the gateway reads it.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct ChatRequest<'a> {
+pub struct ClientRequest<'a> {
     pub model: Option<Cow<'a, str>>,
     pub stream: bool,
     /// Separates prefix caches; part of the scope of media ids.
     pub cache_salt: Option<Cow<'a, str>>,
+    /// Each element of the conversation, in order: its JSON text in the body.
+    pub messages: Vec<Range<usize>>,
+    /// The JSON text of each other member of the body that the prompt is made of, with its key, in the order of the body.
+    pub prompt_members: Vec<(&'static str, Range<usize>)>,
     /// In the order in which they stand in the conversation.
     pub images: Vec<ImagePart<'a>>,
     /// A part of a kind that frontend decoding cannot handle: its JSON path and its kind.
@@ -62,7 +66,7 @@ pub struct ImagePart<'a> {
 }
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum ChatError {
+pub enum RequestError {
     #[error(transparent)]
     Json(#[from] JsonError),
     #[error("{path}: image_url is null")]
@@ -83,47 +87,47 @@ impl std::fmt::Display for PartPath {
     }
 }
 
-impl ChatError {
+impl RequestError {
     /// OpenAI's `param`: which part it is about.
     pub fn param(&self) -> Option<String> {
         match self {
-            ChatError::Json(_) => None,
-            ChatError::TooManyImages | ChatError::TooManyUuids => Some("messages".into()),
-            ChatError::NullImage { path } | ChatError::Part { path, .. } | ChatError::ReservedScheme { path } => {
-                Some(format!("{path}.image_url"))
-            }
+            RequestError::Json(_) => None,
+            RequestError::TooManyImages | RequestError::TooManyUuids => Some("messages".into()),
+            RequestError::NullImage { path }
+            | RequestError::Part { path, .. }
+            | RequestError::ReservedScheme { path } => Some(format!("{path}.image_url")),
         }
     }
 }
 
-impl Fault for ChatError {
+impl Fault for RequestError {
     fn status(&self) -> StatusCode {
         StatusCode::BAD_REQUEST
     }
 
     fn code(&self) -> &'static str {
         match self {
-            ChatError::Json(error) => error.code(),
-            ChatError::NullImage { .. } => "uuid_only_unsupported",
-            ChatError::Part { .. } => "invalid_image_part",
-            ChatError::ReservedScheme { .. } => "reserved_scheme",
-            ChatError::TooManyImages => "too_many_images",
-            ChatError::TooManyUuids => "too_many_uuids",
+            RequestError::Json(error) => error.code(),
+            RequestError::NullImage { .. } => "uuid_only_unsupported",
+            RequestError::Part { .. } => "invalid_image_part",
+            RequestError::ReservedScheme { .. } => "reserved_scheme",
+            RequestError::TooManyImages => "too_many_images",
+            RequestError::TooManyUuids => "too_many_uuids",
         }
     }
 
     fn public(&self) -> Cow<'static, str> {
         match self {
-            ChatError::Json(error) => error.public(),
-            ChatError::NullImage { .. } => {
+            RequestError::Json(error) => error.public(),
+            RequestError::NullImage { .. } => {
                 "An image part must carry an image: naming an earlier one by uuid is not supported.".into()
             }
-            ChatError::Part { reason, .. } => (*reason).into(),
-            ChatError::ReservedScheme { .. } => {
+            RequestError::Part { reason, .. } => (*reason).into(),
+            RequestError::ReservedScheme { .. } => {
                 "The image URL uses a scheme that is reserved for the gateway; use http, https or data.".into()
             }
-            ChatError::TooManyImages => format!("A request may hold at most {MAX_IMAGES} images.").into(),
-            ChatError::TooManyUuids => format!("A request may hold at most {MAX_UUIDS} uuids.").into(),
+            RequestError::TooManyImages => format!("A request may hold at most {MAX_IMAGES} images.").into(),
+            RequestError::TooManyUuids => format!("A request may hold at most {MAX_UUIDS} uuids.").into(),
         }
     }
 }
@@ -144,20 +148,39 @@ const OTHER_MEDIA: [&str; 9] = [
 /// Types of parts that hold no media (vLLM's `_TEXT_CONTENT_PART_TYPES`).
 const TEXT_TYPES: [&str; 6] = ["text", "refusal", "thinking", "input_text", "output_text", "tool_reference"];
 
+/// Members that vLLM's chat templates see beside the messages (`ChatCompletionRequest.build_chat_params`).
+const PROMPT_MEMBERS: [&str; 9] = [
+    "tools",
+    "tool_choice",
+    "documents",
+    "reasoning_effort",
+    "add_generation_prompt",
+    "continue_final_message",
+    "add_special_tokens",
+    "chat_template",
+    "chat_template_kwargs",
+];
+
 const IMAGE_TYPES: [&str; 2] = ["image_url", "input_image"];
 
-impl<'a> ChatRequest<'a> {
+impl<'a> ClientRequest<'a> {
     /// One pass over the body.
-    pub fn read(body: &'a [u8]) -> Result<Self, ChatError> {
+    pub fn read(body: &'a [u8]) -> Result<Self, RequestError> {
         let mut reader = Reader::new(body)?;
-        let mut request = ChatRequest::default();
+        let mut request = ClientRequest::default();
         let mut seen = Seen::default();
         reader.object(|key, value| {
             match key {
                 "messages" => {
                     seen.once("messages", value)?;
                     if value.peek()? == b'[' {
-                        return value.array(|message, value| request.message(message, value));
+                        return value.array(|message, value| {
+                            value.peek()?;
+                            let start = value.position();
+                            request.message(message, value)?;
+                            request.messages.push(start..value.position());
+                            Ok(())
+                        });
                     }
                 }
                 "model" => {
@@ -185,7 +208,13 @@ impl<'a> ChatRequest<'a> {
                 }
                 _ => {}
             }
-            value.skip().map_err(ChatError::from)
+            value.peek()?;
+            let start = value.position();
+            value.skip()?;
+            if let Some(key) = PROMPT_MEMBERS.iter().find(|&&member| member == key) {
+                request.prompt_members.push((key, start..value.position()));
+            }
+            Ok::<_, RequestError>(())
         })?;
         reader.end()?;
         Ok(request)
@@ -200,7 +229,7 @@ impl<'a> ChatRequest<'a> {
         edits
     }
 
-    fn message(&mut self, message: usize, reader: &mut Reader<'a>) -> Result<(), ChatError> {
+    fn message(&mut self, message: usize, reader: &mut Reader<'a>) -> Result<(), RequestError> {
         if reader.peek()? != b'{' {
             return Ok(reader.skip()?);
         }
@@ -223,7 +252,7 @@ impl<'a> ChatRequest<'a> {
         Ok(())
     }
 
-    fn part(&mut self, path: PartPath, reader: &mut Reader<'a>) -> Result<(), ChatError> {
+    fn part(&mut self, path: PartPath, reader: &mut Reader<'a>) -> Result<(), RequestError> {
         if reader.peek()? != b'{' {
             return Ok(reader.skip()?);
         }
@@ -267,12 +296,12 @@ impl<'a> ChatRequest<'a> {
                 }
             }
             previous_end = Some(value.position());
-            Ok::<_, ChatError>(())
+            Ok::<_, RequestError>(())
         })?;
 
         if let Some(mut span) = uuid {
             if self.removals.len() >= MAX_UUIDS {
-                return Err(ChatError::TooManyUuids);
+                return Err(RequestError::TooManyUuids);
             }
             let body = reader.text().as_bytes();
             if span.start == start + 1 {
@@ -283,17 +312,17 @@ impl<'a> ChatRequest<'a> {
             self.removals.push(span);
         }
         match (image, kind.as_deref()) {
-            (Some(_), Some(kind)) if !IMAGE_TYPES.contains(&kind) => Err(ChatError::Part {
+            (Some(_), Some(kind)) if !IMAGE_TYPES.contains(&kind) => Err(RequestError::Part {
                 path,
                 reason: "A part with an image_url must have the type image_url (or input_image).",
             }),
             (Some(_), _) if other.is_some() => {
-                Err(ChatError::Part { path, reason: "A part can hold one medium only, not an image and another." })
+                Err(RequestError::Part { path, reason: "A part can hold one medium only, not an image and another." })
             }
             (Some((Some(url), value_span)), _) => self.image(path, &url, value_span, end, reader),
-            (Some((None, _)), _) => Err(ChatError::NullImage { path }),
+            (Some((None, _)), _) => Err(RequestError::NullImage { path }),
             (None, Some(kind)) if IMAGE_TYPES.contains(&kind) => {
-                Err(ChatError::Part { path, reason: "An image part must have an image_url." })
+                Err(RequestError::Part { path, reason: "An image part must have an image_url." })
             }
             (None, kind) => {
                 let unknown = kind.filter(|kind| !TEXT_TYPES.contains(kind)).map(|_| "of unknown type");
@@ -312,16 +341,16 @@ impl<'a> ChatRequest<'a> {
         value_span: Range<usize>,
         end: usize,
         reader: &Reader<'a>,
-    ) -> Result<(), ChatError> {
+    ) -> Result<(), RequestError> {
         if self.images.len() >= MAX_IMAGES {
-            return Err(ChatError::TooManyImages);
+            return Err(RequestError::TooManyImages);
         }
         let text = reader.unescape(url)?;
         // Compared as leniently as any URL parser could: a scheme is case-insensitive, and some trim white space.
         let scheme = SCHEME.trim_end_matches("//");
         let trimmed = text.trim_start_matches(|c: char| c.is_whitespace() || c.is_control());
         if trimmed.get(..scheme.len()).is_some_and(|given| given.eq_ignore_ascii_case(scheme)) {
-            return Err(ChatError::ReservedScheme { path });
+            return Err(RequestError::ReservedScheme { path });
         }
         self.images.push(ImagePart { path, url: text, url_span: url.span.clone(), value_span, end });
         Ok(())
@@ -329,7 +358,7 @@ impl<'a> ChatRequest<'a> {
 }
 
 /// The URL in an `image_url` member: an object with `url`, a bare string, or `None` for null.
-fn url_of(path: PartPath, value: &mut Reader<'_>) -> Result<Option<Text>, ChatError> {
+fn url_of(path: PartPath, value: &mut Reader<'_>) -> Result<Option<Text>, RequestError> {
     match value.peek()? {
         b'"' => Ok(Some(value.string("a string")?)),
         b'{' => {
@@ -344,7 +373,7 @@ fn url_of(path: PartPath, value: &mut Reader<'_>) -> Result<Option<Text>, ChatEr
                     return Ok(());
                 }
                 if value.peek()? != b'"' {
-                    return Err(ChatError::Part { path, reason: "image_url.url must be a string." });
+                    return Err(RequestError::Part { path, reason: "image_url.url must be a string." });
                 }
                 url = Some(value.string("a string")?);
                 Ok(())
@@ -352,7 +381,7 @@ fn url_of(path: PartPath, value: &mut Reader<'_>) -> Result<Option<Text>, ChatEr
             Ok(url)
         }
         _ if value.null()? => Ok(None),
-        _ => Err(ChatError::Part { path, reason: "image_url must be a string or an object with a url." }),
+        _ => Err(RequestError::Part { path, reason: "image_url must be a string or an object with a url." }),
     }
 }
 
@@ -370,8 +399,8 @@ impl Seen {
 mod tests {
     use super::*;
 
-    fn read(body: &str) -> Result<ChatRequest<'_>, ChatError> {
-        ChatRequest::read(body.as_bytes())
+    fn read(body: &str) -> Result<ClientRequest<'_>, RequestError> {
+        ClientRequest::read(body.as_bytes())
     }
 
     fn one_part(part: &str) -> String {
@@ -399,6 +428,16 @@ mod tests {
             let value = &body[image.value_span.clone()];
             assert!(value == &body[image.url_span.clone()] || (value.starts_with('{') && value.ends_with('}')));
         }
+    }
+
+    #[test]
+    fn messages_and_what_else_the_prompt_is_made_of_are_found_as_they_stand() {
+        let body = r#"{ "tools" : [ {"a": 1} ],"messages":[ {"role":"user"} , 7,{"content":[]}],"n":1,"add_generation_prompt":false}"#;
+        let request = read(body).unwrap();
+        let messages: Vec<_> = request.messages.iter().map(|span| &body[span.clone()]).collect();
+        assert_eq!(messages, [r#"{"role":"user"}"#, "7", r#"{"content":[]}"#]);
+        let members: Vec<_> = request.prompt_members.iter().map(|(key, span)| (*key, &body[span.clone()])).collect();
+        assert_eq!(members, [("tools", r#"[ {"a": 1} ]"#), ("add_generation_prompt", "false")]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `POST /v1/chat/completions`: read, load the images, choose a worker, send, pass the answer on.
+//! A client's request to one of the [`surface`](super::surface)s: read, load the images, choose a worker, send, pass the answer on.
 
 use std::{fmt::Write, time::Duration};
 
@@ -18,7 +18,8 @@ use super::{
     body,
     dispatch::dispatch,
     headers,
-    send::{Answer, AnswerBody, LoadedChat, SendTimes},
+    send::{Answer, AnswerBody, LoadedRequest, SendTimes},
+    surface::Surface,
 };
 use crate::{
     error::Fault,
@@ -30,7 +31,7 @@ use crate::{
         source::Source,
     },
     memory::SharedText,
-    request::{ChatRequest, ImagePart},
+    request::{ClientRequest, ImagePart},
     routing::Affinity,
     worker::{InFlight, Worker},
 };
@@ -38,20 +39,21 @@ use crate::{
 /// What of the body tells requests with a common beginning from others.
 const AFFINITY_BYTES: usize = 1024;
 
-pub async fn chat_completions(State(app): State<App>, request: Request) -> Response {
-    match serve(&app, request).await {
+/// The handler of a surface.
+pub async fn forward(surface: &'static Surface, State(app): State<App>, request: Request) -> Response {
+    match serve(&app, surface, request).await {
         Ok(response) => response,
         Err(refusal) => refusal.into_response(),
     }
 }
 
-async fn serve(app: &App, request: Request) -> Result<Response, Box<Refusal>> {
+async fn serve(app: &App, surface: &'static Surface, request: Request) -> Result<Response, Box<Refusal>> {
     let (parts, body) = request.into_parts();
     let rights = app.keys.check(&parts.headers)?;
     let mut stages = Stages::new();
     let body = body::read(app, &parts.headers, body).await?;
     stages.end("body");
-    let chat = ChatRequest::read(&body.bytes).map_err(|error| {
+    let client = ClientRequest::read(&body.bytes).map_err(|error| {
         let refusal = Refusal::of(&error);
         Box::new(match error.param() {
             Some(param) => refusal.about(param),
@@ -61,16 +63,16 @@ async fn serve(app: &App, request: Request) -> Result<Response, Box<Refusal>> {
     stages.end("scan");
 
     let media = match &app.loader {
-        Some(loader) => load(app, loader, &parts.headers, &body.bytes, &chat, &mut stages).await?,
+        Some(loader) => load(app, loader, &parts.headers, &body.bytes, &client, &mut stages).await?,
         None => {
-            judge_urls(app, &chat).await?;
+            judge_urls(app, &client).await?;
             Vec::new()
         }
     };
-    let affinity = affinity(&body.bytes, &chat, &media);
+    let affinity = affinity(&body.bytes, &client, &media);
     let request_id = parts.headers.get(headers::REQUEST_ID).cloned().unwrap_or(HeaderValue::from_static(""));
     let to_worker = headers::to_worker(&parts.headers, app.authorization(&parts.headers), &request_id);
-    let loaded = LoadedChat { body: &body.bytes, request: &chat, media: &media };
+    let loaded = LoadedRequest { surface, body: &body.bytes, request: &client, media: &media };
     let (answer, worker, in_flight) = dispatch(app, to_worker, &loaded, affinity).await?;
 
     let debug = rights.debug && parts.headers.get(headers::DEBUG).is_some_and(|value| value == "1");
@@ -84,27 +86,27 @@ async fn load(
     loader: &MediaLoader,
     headers: &HeaderMap,
     body: &Bytes,
-    chat: &ChatRequest<'_>,
+    client: &ClientRequest<'_>,
     stages: &mut Stages,
 ) -> Result<Vec<Media>, Box<Refusal>> {
-    if let Some((path, kind)) = &chat.other_media {
+    if let Some((path, kind)) = &client.other_media {
         let message = format!("A content part ({kind}) is not supported by this server; only text and images are.");
         let refusal = Refusal::new(StatusCode::BAD_REQUEST, "unsupported_media", message);
         return Err(Box::new(refusal.about(path.to_string())));
     }
-    let scope = Scope::new(app.tenancy.of(headers).as_deref(), chat.cache_salt.as_deref());
+    let scope = Scope::new(app.tenancy.of(headers).as_deref(), client.cache_salt.as_deref());
     let deadline = Instant::now() + app.limits.admission_timeout;
-    let sources: Vec<_> = chat.images.iter().map(|part| SharedText::within(body, &part.url)).collect();
+    let sources: Vec<_> = client.images.iter().map(|part| SharedText::within(body, &part.url)).collect();
     let loaded = loader.load_all(&sources, &scope, deadline).await;
-    let loaded = loaded.map_err(|LoadError { index, error }| about_image(index, &chat.images[index], &*error))?;
+    let loaded = loaded.map_err(|LoadError { index, error }| about_image(index, &client.images[index], &*error))?;
     stages.loaded(loaded.iter().map(|loaded| loaded.times));
     Ok(loaded.into_iter().map(|loaded| loaded.media).collect())
 }
 
 /// In passthrough the worker fetches: the gateway judges what it is asked for, and can vouch for that first hop only.
-async fn judge_urls(app: &App, chat: &ChatRequest<'_>) -> Result<(), Box<Refusal>> {
+async fn judge_urls(app: &App, client: &ClientRequest<'_>) -> Result<(), Box<Refusal>> {
     let Some(fetcher) = &app.url_check else { return Ok(()) };
-    let checks = chat.images.iter().enumerate().map(|(index, part)| async move {
+    let checks = client.images.iter().enumerate().map(|(index, part)| async move {
         let judged = match Source::parse(&part.url) {
             Ok(Source::Http(url)) => fetcher.check(&url).await.map_err(MediaError::from),
             Ok(Source::Data(_)) => Ok(()),
@@ -122,8 +124,8 @@ fn about_image(index: usize, part: &ImagePart<'_>, error: &dyn Fault) -> Box<Ref
     Box::new(refusal.about(format!("{}.image_url", part.path)))
 }
 
-fn affinity(body: &Bytes, chat: &ChatRequest<'_>, media: &[Media]) -> Affinity {
-    match (media.first(), chat.images.first()) {
+fn affinity(body: &Bytes, client: &ClientRequest<'_>, media: &[Media]) -> Affinity {
+    match (media.first(), client.images.first()) {
         (Some(Media::Picture(picture)), _) => Affinity::new(picture.name.media_id.prefix()),
         (Some(Media::Original(original)), _) => Affinity::of_bytes(&original.bytes),
         (None, Some(image)) => Affinity::of_bytes(image.url.as_bytes()),
