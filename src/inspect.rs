@@ -97,9 +97,12 @@ pub async fn run(args: InspectArgs) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+/// Tokens of an image by height and width.
+type TokensOf = Box<dyn Fn(u32, u32) -> Option<usize>>;
+
 /// Says for a height and a width how many tokens an image is to the model; nothing without a model.
 #[cfg(feature = "mm-routing")]
-fn tokens_of(args: &InspectArgs) -> Result<Box<dyn Fn(u32, u32) -> Option<usize>>, Box<dyn Error>> {
+fn tokens_of(args: &InspectArgs) -> Result<TokensOf, Box<dyn Error>> {
     let Some(dir) = &args.model_path else { return Ok(Box::new(|_, _| None)) };
     let counter = ImageTokens::new(&ModelFiles::read(dir)?)
         .map_err(|error| format!("{}: the model's image tokens cannot be counted: {error}", dir.display()))?;
@@ -107,7 +110,7 @@ fn tokens_of(args: &InspectArgs) -> Result<Box<dyn Fn(u32, u32) -> Option<usize>
 }
 
 #[cfg(not(feature = "mm-routing"))]
-fn tokens_of(_: &InspectArgs) -> Result<Box<dyn Fn(u32, u32) -> Option<usize>>, Box<dyn Error>> {
+fn tokens_of(_: &InspectArgs) -> Result<TokensOf, Box<dyn Error>> {
     Ok(Box::new(|_, _| None))
 }
 
