@@ -4,7 +4,7 @@ use std::{error::Error, sync::Arc, time::Duration};
 
 use http::HeaderValue;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     config::{ServeArgs, read_secret},
@@ -23,7 +23,8 @@ use crate::{
     worker::{
         Registry, WorkerClient,
         attach::Identity,
-        monitor::{Monitor, Probe, Transfers},
+        circuit::CircuitSettings,
+        monitor::{self, MonitorSettings, Probe, Transfers},
     },
 };
 
@@ -40,7 +41,7 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
     limits::raise_descriptors();
     // Before anybody could learn that the gateway runs and send one.
     let mut signals = EndSignals::new()?;
-    let registry = Registry::new(&args.workers)?;
+    let registry = Registry::new(&args.workers, CircuitSettings::default())?;
     let client = WorkerClient::new()?;
     let keys = match &args.api_key_file {
         Some(path) => ApiKeys::parse(&read_secret(path)?)?,
@@ -84,18 +85,9 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
     let public = listen::bind(args.listen).await?;
     let admin = listen::bind(args.admin_listen).await?;
     let stop = CancellationToken::new();
-    let monitors = TaskTracker::new();
-    for worker in registry.all() {
-        let monitor = Monitor {
-            worker: worker.clone(),
-            client: client.clone(),
-            transfers: transfers.clone(),
-            interval: Duration::from_millis(args.health_interval_ms),
-            stop: stop.clone(),
-        };
-        monitors.spawn(monitor.run());
-    }
-    monitors.close();
+    let interval = Duration::from_millis(args.health_interval_ms);
+    let settings = MonitorSettings { client: client.clone(), transfers, interval };
+    let monitors = tokio::spawn(monitor::watch(registry.changes(), settings, stop.clone()));
 
     let app = App::new(app::Inner {
         registry,
@@ -137,7 +129,7 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
     stop_admin.cancel();
     admin.await?;
     stop.cancel();
-    if tokio::time::timeout(DETACH_GRACE, monitors.wait()).await.is_err() {
+    if tokio::time::timeout(DETACH_GRACE, monitors).await.is_err() {
         tracing::debug!("a worker did not answer the detach");
     }
     Ok(())

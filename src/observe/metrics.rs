@@ -23,6 +23,8 @@ const PUSHED_BYTES: &str = "mediagate_pushed_bytes_total";
 const LANDING_SECONDS: &str = "mediagate_landing_wait_seconds";
 const WORKER_UP: &str = "mediagate_worker_up";
 const WORKER_ATTACHED: &str = "mediagate_worker_attached";
+const WORKER_CIRCUIT: &str = "mediagate_worker_circuit_open";
+const CIRCUIT_OPENED: &str = "mediagate_circuit_opened_total";
 const LANDING_OPEN: &str = "mediagate_landing_open";
 const WORKER_SPEED: &str = "mediagate_worker_push_bytes_per_second";
 const ARENA_BYTES: &str = "mediagate_arena_bytes";
@@ -63,6 +65,8 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
     describe_histogram!(LANDING_SECONDS, Unit::Seconds, "Waiting for a landing slot on the worker");
     describe_gauge!(WORKER_UP, "Whether a worker is healthy");
     describe_gauge!(WORKER_ATTACHED, "Whether a worker granted landing memory");
+    describe_gauge!(WORKER_CIRCUIT, "Whether a worker is left alone: 0 no, 0.5 a request is tried, 1 yes");
+    describe_counter!(CIRCUIT_OPENED, "Times that a worker began to be left alone");
     describe_gauge!(LANDING_OPEN, "Pushes whose place on the worker is in use");
     describe_gauge!(WORKER_SPEED, "Speed of the transfer that measured the connection on attach");
     describe_gauge!(ARENA_BYTES, Unit::Bytes, "Size of the arena, by zone");
@@ -125,6 +129,16 @@ pub fn worker_healthy(worker: &str, healthy: bool) {
 
 pub fn worker_attached(worker: &str, attached: bool) {
     gauge!(WORKER_ATTACHED, "worker" => worker.to_owned()).set(f64::from(u8::from(attached)));
+}
+
+pub fn worker_circuit(worker: &str, open: f64) {
+    gauge!(WORKER_CIRCUIT, "worker" => worker.to_owned()).set(open);
+    // There from the start, so that its first rise is seen.
+    counter!(CIRCUIT_OPENED, "worker" => worker.to_owned()).increment(0);
+}
+
+pub fn circuit_opened(worker: &str) {
+    counter!(CIRCUIT_OPENED, "worker" => worker.to_owned()).increment(1);
 }
 
 pub fn landing_open(worker: &str, pushes: usize) {

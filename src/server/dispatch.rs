@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use http::HeaderMap;
+use http::{HeaderMap, StatusCode};
 
 use super::{
     answer::Refusal,
@@ -15,7 +15,7 @@ use crate::{
     media::content::MediaId,
     routing::{Affinity, Candidate, choose},
     transfer::Landing,
-    worker::{Belief, InFlight, Worker},
+    worker::{Belief, InFlight, Worker, WorkerId, circuit::Outcome},
 };
 
 /// Attempts until a worker answers. A worker that cannot be connected to is passed over, and so is, once, one whose
@@ -27,26 +27,32 @@ pub async fn dispatch(
     request: &LoadedRequest<'_>,
     affinity: Affinity,
 ) -> Result<(Box<Answer>, Arc<Worker>, InFlight), Box<Refusal>> {
-    let mut unreachable: Vec<usize> = Vec::new();
+    let mut passed_over: Vec<WorkerId> = Vec::new();
+    let mut unreachable = false;
     let mut broke_off = false;
     loop {
-        let healthy = app.registry.healthy().filter(|worker| !unreachable.contains(&worker.index));
-        let candidates: Vec<_> =
-            healthy.map(|worker| Candidate { index: worker.index, in_flight: worker.in_flight() }).collect();
-        let Some(index) = choose(&candidates, affinity) else {
-            return Err(Box::new(match unreachable.is_empty() {
-                true => Refusal::no_worker(),
-                false => Refusal::bad_gateway(),
-            }));
+        let workers = app.registry.available();
+        let candidates: Vec<_> = workers
+            .iter()
+            .filter(|worker| !passed_over.contains(&worker.id))
+            .map(|worker| Candidate { index: worker.id.index(), in_flight: worker.in_flight() })
+            .collect();
+        let chosen = choose(&candidates, affinity);
+        let Some(worker) = chosen.and_then(|index| workers.iter().find(|worker| worker.id.index() == index)) else {
+            return Err(Box::new(if unreachable { Refusal::bad_gateway() } else { Refusal::no_worker() }));
         };
-        let worker = &app.registry.all()[index];
-        let in_flight = worker.enter();
+        let Some(mut in_flight) = worker.enter() else {
+            // Another request has become its probe meanwhile.
+            passed_over.push(worker.id);
+            continue;
+        };
         let mut way = request.surface.best_way;
         let mut not_known: Option<(Vec<MediaId>, Arc<Belief>)> = None;
         let mut pushed_again = false;
         loop {
             match attempt(app, worker, to_worker.clone(), request, way).await {
                 Attempt::Answer(answer) => {
+                    in_flight.ended(outcome_of(answer.status));
                     // Only an answer to the same request with pixels shows that it was the belief that was wrong.
                     if let Some((ids, belief)) = not_known.filter(|_| answer.status.is_success()) {
                         crate::observe::transfer("uuid_miss");
@@ -61,16 +67,19 @@ pub async fn dispatch(
                     way = Way::Push;
                 }
                 Attempt::Unreachable { connected } => {
+                    in_flight.ended(Outcome::Failure);
                     // One that broke off may have been ended by this very request: others see it once more at most.
                     let again = request.surface.again == Again::Safe;
                     if connected && (!again || std::mem::replace(&mut broke_off, true)) {
                         return Err(Box::new(Refusal::bad_gateway()));
                     }
-                    if !connected {
-                        worker.set_healthy(false);
+                    if connected {
+                        worker.look.notify_one();
+                    } else {
+                        worker.unreachable();
                     }
-                    worker.look.notify_one();
-                    unreachable.push(index);
+                    unreachable = true;
+                    passed_over.push(worker.id);
                     break;
                 }
                 Attempt::Refused { kind: RefusalKind::Stale, .. } if !pushed_again => {
@@ -99,6 +108,14 @@ pub async fn dispatch(
                 }
             }
         }
+    }
+}
+
+/// What an answer says of the worker: that it answers, unless it, or a proxy before it, says that it cannot.
+fn outcome_of(status: StatusCode) -> Outcome {
+    match status {
+        StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => Outcome::Failure,
+        _ => Outcome::Success,
     }
 }
 

@@ -210,7 +210,7 @@ impl Debugging {
             let _ = write!(timing, "{comma}{name};dur={:.3}", took.as_secs_f64() * 1000.0);
         }
         let transfers = if answer.transfers.is_empty() { "none".to_owned() } else { answer.transfers.join("+") };
-        let route = format!("worker={}; transfer={transfers}", worker.index);
+        let route = format!("worker={}; transfer={transfers}", worker.id);
         // ASCII letters, digits and punctuation only.
         let header = |text: String| HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static(""));
         Debugging { timing: header(timing), route: header(route) }

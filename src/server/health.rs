@@ -15,8 +15,9 @@ pub async fn ready(State(app): State<App>) -> Result<impl IntoResponse, Refusal>
     if app.leaving.is_cancelled() {
         return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "shutting_down", "The gateway is shutting down."));
     }
-    match app.registry.healthy().next() {
-        Some(_) => Ok((StatusCode::OK, "ready\n")),
-        None => Err(Refusal::no_worker()),
+    // A circuit that is open for a second is no reason to take the whole gateway out.
+    match app.registry.all().iter().any(|worker| worker.is_healthy() && !worker.is_draining()) {
+        true => Ok((StatusCode::OK, "ready\n")),
+        false => Err(Refusal::no_worker()),
     }
 }

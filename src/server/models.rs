@@ -26,7 +26,7 @@ pub struct ModelList {
 
 pub async fn models(State(app): State<App>, headers: HeaderMap) -> Result<Json<ModelList>, Refusal> {
     app.keys.check(&headers)?;
-    let workers: Vec<_> = app.registry.healthy().collect();
+    let workers = app.registry.available();
     if workers.is_empty() {
         return Err(Refusal::no_worker());
     }

@@ -59,7 +59,8 @@ async fn metrics(State(app): State<App>) -> impl IntoResponse {
     if let Some(loader) = &app.loader {
         loader.observe();
     }
-    for worker in app.registry.all() {
+    for worker in app.registry.all().iter() {
+        observe::worker_circuit(&worker.label, worker.circuit().openness());
         observe::landing_open(&worker.label, worker.landing().map_or(0, |landing| landing.open_generations()));
     }
     observe::budget("bodies", &app.bodies);

@@ -6,7 +6,7 @@ use rand::RngCore;
 use reqwest::{Response, StatusCode, header::CONTENT_TYPE};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::{client::WorkerClient, registry::Worker};
+use super::{client::WorkerClient, state::Worker};
 use crate::transfer::{Grant, NixlAgent, mac::Key};
 
 const PROTOCOL: u32 = 1;

@@ -1,17 +1,23 @@
 //! The workers behind the gateway: who they are, whether they live, and what they granted.
 //!
-//! - [`registry`]: the list of workers and the state of each.
+//! - [`registry`]: the list of workers, which may change; [`changes`]: who hears of it.
+//! - [`state`]: one worker, and what is known of it; [`circuit`]: whether it is left alone for a while.
 //! - [`client`]: HTTP to workers.
 //! - [`attach`]: the gateway's side of attach, renew, void and detach (docs/PROTOCOL.md).
 //! - [`belief`]: what a worker is believed to hold processed.
-//! - [`monitor`]: one task a worker that keeps that state true.
+//! - [`monitor`]: a task for each worker that keeps that state true.
 
 pub mod attach;
 pub mod belief;
+pub mod changes;
+pub mod circuit;
 pub mod client;
 pub mod monitor;
 pub mod registry;
+pub mod state;
 
 pub use belief::Belief;
+pub use changes::Change;
 pub use client::WorkerClient;
-pub use registry::{InFlight, Registry, Worker};
+pub use registry::Registry;
+pub use state::{InFlight, Worker, WorkerId, WorkerUrlError};

@@ -1,4 +1,4 @@
-//! One task a worker: is it alive, are we attached, does the lease hold, which generations are to be voided.
+//! A task for each worker: is it alive, are we attached, does the lease hold, which generations are to be voided.
 
 use std::{
     sync::Arc,
@@ -6,13 +6,14 @@ use std::{
 };
 
 use tokio::{sync::mpsc::UnboundedReceiver, time::sleep_until};
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     attach::{self, AttachError, Attached, Identity},
     belief::Belief,
+    changes::Change,
     client::WorkerClient,
-    registry::Worker,
+    state::Worker,
 };
 use crate::{
     memory::{Arena, SLOT_ALIGNMENT_BYTES, Slot},
@@ -45,13 +46,39 @@ pub struct Transfers {
     pub want_bytes: u64,
 }
 
-/// Watches one worker until `stop`.
-pub struct Monitor {
-    pub worker: Arc<Worker>,
+/// Starts a monitor for each worker that is there and that joins, until `stop`; ends when the last monitor has.
+pub async fn watch(mut changes: UnboundedReceiver<Change>, settings: MonitorSettings, stop: CancellationToken) {
+    let monitors = TaskTracker::new();
+    loop {
+        let change = tokio::select! {
+            () = stop.cancelled() => break,
+            change = changes.recv() => change,
+        };
+        match change {
+            Some(Change::Joined(worker)) => {
+                monitors.spawn(Monitor { worker, settings: settings.clone(), stop: stop.clone() }.run());
+            }
+            Some(Change::Restarted(_) | Change::Left(_)) => {}
+            None => break,
+        }
+    }
+    monitors.close();
+    monitors.wait().await;
+}
+
+/// What all monitors have in common.
+#[derive(Clone)]
+pub struct MonitorSettings {
     pub client: WorkerClient,
     pub transfers: Option<Transfers>,
     pub interval: Duration,
-    pub stop: CancellationToken,
+}
+
+/// Watches one worker until `stop`, or until it has left.
+struct Monitor {
+    worker: Arc<Worker>,
+    settings: MonitorSettings,
+    stop: CancellationToken,
 }
 
 /// An attachment under way.
@@ -64,7 +91,7 @@ struct Attachment {
 }
 
 impl Monitor {
-    pub async fn run(self) {
+    async fn run(self) {
         let mut attachment: Option<Attachment> = None;
         let mut attach_after = Instant::now();
         let mut last_problem: Option<String> = None;
@@ -80,7 +107,7 @@ impl Monitor {
             }
             if attachment.is_none()
                 && healthy
-                && let Some(transfers) = &self.transfers
+                && let Some(transfers) = &self.settings.transfers
                 && Instant::now() >= attach_after
             {
                 match self.attach(transfers).await {
@@ -108,26 +135,50 @@ impl Monitor {
             }
             observe::worker_attached(&self.worker.label, attachment.is_some());
 
-            let next = tokio::time::Instant::now() + self.interval;
+            let next = tokio::time::Instant::now() + self.settings.interval;
             loop {
                 tokio::select! {
                     () = self.stop.cancelled() => break 'watch,
+                    () = self.worker.left.cancelled() => break 'watch,
                     () = sleep_until(next) => break,
                     () = self.worker.look.notified() => break,
                     Some(generation) = next_orphan(&mut attachment) => self.void(&mut attachment, generation).await,
                 }
             }
         }
+        if self.worker.left.is_cancelled() {
+            self.outlast_requests(&mut attachment).await;
+            observe::worker_healthy(&self.worker.label, false);
+            observe::worker_attached(&self.worker.label, false);
+        }
         if let Some(held) = attachment {
             self.worker.set_landing(None, None);
-            if let Err(error) = attach::detach(&self.worker, &self.client, held.landing.grant()).await {
+            if let Err(error) = attach::detach(&self.worker, &self.settings.client, held.landing.grant()).await {
                 tracing::debug!(worker = %self.worker.label, %error, "detach failed");
             }
         }
     }
 
+    /// Keeps the attachment of a worker that has left for as long as requests are on it: their pixels may be on their way.
+    async fn outlast_requests(&self, attachment: &mut Option<Attachment>) {
+        while let Some(held) = attachment.take() {
+            tokio::select! {
+                () = self.worker.idle() => {
+                    *attachment = Some(held);
+                    return;
+                }
+                () = self.stop.cancelled() => {
+                    *attachment = Some(held);
+                    return;
+                }
+                () = tokio::time::sleep(self.settings.interval) => {}
+            }
+            *attachment = self.keep(held).await;
+        }
+    }
+
     async fn probe(&self) -> bool {
-        let health = self.client.http().get(self.worker.url("/health")).timeout(HEALTH_TIMEOUT);
+        let health = self.settings.client.http().get(self.worker.url("/health")).timeout(HEALTH_TIMEOUT);
         health.send().await.is_ok_and(|response| response.status().is_success())
     }
 
@@ -135,14 +186,14 @@ impl Monitor {
         let worker = &self.worker;
         let Transfers { agent, landings, probe, identity, want_bytes } = transfers;
         let Attached { grant, lease, facts } =
-            attach::attach(worker, &self.client, identity, agent, *want_bytes).await?;
+            attach::attach(worker, &self.settings.client, identity, agent, *want_bytes).await?;
         let renewed = Instant::now();
         let (landing, orphans) = Landing::open(grant, agent.clone());
         landings.add(&landing);
         let Some(speed) = probe.connection(&landing).await else {
             landing.close();
             // Its range should not have to wait for the lease to end.
-            if let Err(error) = attach::detach(worker, &self.client, landing.grant()).await {
+            if let Err(error) = attach::detach(worker, &self.settings.client, landing.grant()).await {
                 tracing::debug!(worker = %worker.label, %error, "detach failed");
             }
             return Err(AttachError::Protocol("the first transfer did not arrive".into()));
@@ -174,7 +225,7 @@ impl Monitor {
             "a request was told that the grant is over".to_owned()
         } else {
             held.seq += 1;
-            match attach::renew(worker, &self.client, held.landing.grant(), held.seq).await {
+            match attach::renew(worker, &self.settings.client, held.landing.grant(), held.seq).await {
                 Ok(lease) => {
                     held.lease = lease;
                     held.renewed = Instant::now();
@@ -197,7 +248,7 @@ impl Monitor {
         {
             generations.push(next);
         }
-        match attach::void(&self.worker, &self.client, held.landing.grant(), &generations).await {
+        match attach::void(&self.worker, &self.settings.client, held.landing.grant(), &generations).await {
             Ok(void) => {
                 held.landing.voided(&void);
                 // A copy that takes long: the worker does not vouch for these yet.

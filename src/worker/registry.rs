@@ -1,181 +1,156 @@
-//! The list of workers and what is known of each.
+//! The list of workers, which may change while the gateway runs.
+//!
+//! Readers take the list as it is at one moment ([`Registry::all`]) and keep it for as long as they decide something: a
+//! worker that is taken off meanwhile still ends what it was given. Whoever keeps something for each worker hears of
+//! changes ([`Registry::changes`]), and drops it when the worker has left.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicUsize, Ordering},
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use arc_swap::ArcSwap;
+use tokio::sync::mpsc::UnboundedReceiver;
+use url::Url;
+
+use super::{
+    changes::{Change, Changes},
+    circuit::CircuitSettings,
+    state::{Worker, WorkerId, WorkerUrlError},
 };
 
-use arc_swap::{ArcSwap, ArcSwapOption};
-use tokio::sync::Notify;
-use url::{Host, Url};
-
-use super::belief::Belief;
-use crate::transfer::Landing;
-
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum WorkerUrlError {
-    #[error("--worker {0:?} is not a URL: {1}")]
-    Parse(String, url::ParseError),
-    #[error("--worker {0:?} must be http://HOST:PORT or https://HOST:PORT, without user, query or fragment")]
-    Shape(String),
-    #[error("--worker {0:?} is named twice")]
-    Twice(String),
-}
-
-/// A `vllm serve` behind the gateway.
-#[derive(Debug)]
-pub struct Worker {
-    /// Position on the command line, from 0.
-    pub index: usize,
-    /// Ends with a slash.
-    base: Url,
-    /// `host:port`, for logs and metrics; never told to clients.
-    pub label: String,
-    healthy: AtomicBool,
-    in_flight: AtomicUsize,
-    landing: ArcSwapOption<Landing>,
-    belief: ArcSwapOption<Belief>,
-    models: ArcSwap<Vec<String>>,
-    /// Wakes the monitor: something happened that it should look at now.
-    pub look: Notify,
-}
-
-impl Worker {
-    fn parse(index: usize, text: &str) -> Result<Self, WorkerUrlError> {
-        let mut base = Url::parse(text).map_err(|error| WorkerUrlError::Parse(text.into(), error))?;
-        let plain = matches!(base.scheme(), "http" | "https")
-            && base.username().is_empty()
-            && base.password().is_none()
-            && base.query().is_none()
-            && base.fragment().is_none();
-        let (true, Some(host), Some(port)) = (plain, base.host_str(), base.port_or_known_default()) else {
-            return Err(WorkerUrlError::Shape(text.into()));
-        };
-        let label = format!("{host}:{port}");
-        if !base.path().ends_with('/') {
-            base.set_path(&format!("{}/", base.path()));
-        }
-        Ok(Worker {
-            index,
-            base,
-            label,
-            healthy: AtomicBool::new(false),
-            in_flight: AtomicUsize::new(0),
-            landing: ArcSwapOption::empty(),
-            belief: ArcSwapOption::empty(),
-            models: ArcSwap::default(),
-            look: Notify::new(),
-        })
-    }
-
-    /// The URL of a path of ours on this worker; `path` begins with a slash and is one of our constants.
-    pub fn url(&self, path: &str) -> Url {
-        let mut url = self.base.clone();
-        url.set_path(&format!("{}{path}", self.base.path().trim_end_matches('/')));
-        url
-    }
-
-    /// Whether its host is a loopback address, or the name that means one.
-    pub fn is_loopback(&self) -> bool {
-        match self.base.host() {
-            Some(Host::Ipv4(address)) => address.is_loopback(),
-            Some(Host::Ipv6(address)) => address.is_loopback(),
-            Some(Host::Domain(name)) => name.eq_ignore_ascii_case("localhost"),
-            None => false,
-        }
-    }
-
-    pub fn is_healthy(&self) -> bool {
-        self.healthy.load(Ordering::Relaxed)
-    }
-
-    /// Whether this changes anything.
-    pub fn set_healthy(&self, healthy: bool) -> bool {
-        self.healthy.swap(healthy, Ordering::Relaxed) != healthy
-    }
-
-    /// Requests that are on this worker now.
-    pub fn in_flight(&self) -> usize {
-        self.in_flight.load(Ordering::Relaxed)
-    }
-
-    /// Counts a request until the guard is dropped.
-    pub fn enter(self: &Arc<Self>) -> InFlight {
-        self.in_flight.fetch_add(1, Ordering::Relaxed);
-        InFlight(self.clone())
-    }
-
-    /// The grant to push into, if the worker is attached.
-    pub fn landing(&self) -> Option<Arc<Landing>> {
-        self.landing.load_full().filter(|landing| !landing.is_closed())
-    }
-
-    /// What an attached worker is believed to hold processed.
-    pub fn belief(&self) -> Option<Arc<Belief>> {
-        self.belief.load_full()
-    }
-
-    /// A new attachment, or the end of one, with all that was believed.
-    pub fn set_landing(&self, landing: Option<Arc<Landing>>, belief: Option<Belief>) {
-        self.belief.store(belief.map(Arc::new));
-        if let Some(old) = self.landing.swap(landing) {
-            old.close();
-        }
-    }
-
-    pub fn models(&self) -> Arc<Vec<String>> {
-        self.models.load_full()
-    }
-
-    pub fn set_models(&self, models: Vec<String>) {
-        self.models.store(Arc::new(models));
-    }
-}
-
-/// A request on a worker; see [`Worker::enter`].
-#[derive(Debug)]
-pub struct InFlight(Arc<Worker>);
-
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// All workers, in the order of the command line.
+/// The workers, in the order in which they were added. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Registry {
-    workers: Arc<[Arc<Worker>]>,
+pub struct Registry(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    workers: ArcSwap<Vec<Arc<Worker>>>,
+    circuit: CircuitSettings,
+    changes: Arc<Changes>,
+    /// Held by whoever changes the list; the id of the next worker.
+    next_id: Mutex<u32>,
+}
+
+/// What a new list of workers has changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Replaced {
+    pub added: usize,
+    pub removed: usize,
 }
 
 impl Registry {
-    pub fn new(urls: &[String]) -> Result<Self, WorkerUrlError> {
-        let mut workers: Vec<Arc<Worker>> = Vec::new();
-        for (index, text) in urls.iter().enumerate() {
-            let worker = Worker::parse(index, text)?;
-            if workers.iter().any(|other| other.base == worker.base) {
-                return Err(WorkerUrlError::Twice(text.clone()));
-            }
-            workers.push(Arc::new(worker));
+    pub fn new(urls: &[String], circuit: CircuitSettings) -> Result<Self, WorkerUrlError> {
+        let registry = Registry(Arc::new(Inner {
+            workers: ArcSwap::default(),
+            circuit,
+            changes: Arc::default(),
+            next_id: Mutex::new(0),
+        }));
+        registry.replace(urls)?;
+        Ok(registry)
+    }
+
+    /// All workers as they are now.
+    pub fn all(&self) -> Arc<Vec<Arc<Worker>>> {
+        self.0.workers.load_full()
+    }
+
+    /// Those that may be given new requests now.
+    pub fn available(&self) -> Vec<Arc<Worker>> {
+        self.0.workers.load().iter().filter(|worker| worker.is_available()).cloned().collect()
+    }
+
+    pub fn get(&self, id: WorkerId) -> Option<Arc<Worker>> {
+        self.0.workers.load().iter().find(|worker| worker.id == id).cloned()
+    }
+
+    /// What happens from now on, after a [`Change::Joined`] for each worker that is there already.
+    pub fn changes(&self) -> UnboundedReceiver<Change> {
+        let _changing = self.changing();
+        self.0.changes.listen(self.all().iter().cloned().map(Change::Joined))
+    }
+
+    /// Adds a worker.
+    pub fn add(&self, url: &str) -> Result<Arc<Worker>, WorkerUrlError> {
+        let mut next_id = self.changing();
+        let base = Worker::parse_url(url)?;
+        if self.all().iter().any(|worker| *worker.base() == base) {
+            return Err(WorkerUrlError::Twice(url.into()));
         }
-        Ok(Registry { workers: workers.into() })
+        Ok(self.join(&mut next_id, base))
     }
 
-    pub fn all(&self) -> &[Arc<Worker>] {
-        &self.workers
+    /// Takes a worker off the list. Requests that are on it go on.
+    pub fn remove(&self, id: WorkerId) -> Option<Arc<Worker>> {
+        let _changing = self.changing();
+        let worker = self.get(id)?;
+        self.leave(&worker);
+        Some(worker)
     }
 
-    pub fn healthy(&self) -> impl Iterator<Item = &Arc<Worker>> {
-        self.workers.iter().filter(|worker| worker.is_healthy())
+    /// Makes the list be of these workers: those that stay are not touched. A list with a mistake changes nothing.
+    pub fn replace(&self, urls: &[String]) -> Result<Replaced, WorkerUrlError> {
+        let mut next_id = self.changing();
+        let mut bases: Vec<Url> = Vec::with_capacity(urls.len());
+        for url in urls {
+            let base = Worker::parse_url(url)?;
+            if bases.contains(&base) {
+                return Err(WorkerUrlError::Twice(url.clone()));
+            }
+            bases.push(base);
+        }
+        let before = self.all();
+        let mut replaced = Replaced::default();
+        for base in &bases {
+            if !before.iter().any(|worker| worker.base() == base) {
+                self.join(&mut next_id, base.clone());
+                replaced.added += 1;
+            }
+        }
+        for worker in before.iter().filter(|worker| !bases.contains(worker.base())) {
+            self.leave(worker);
+            replaced.removed += 1;
+        }
+        Ok(replaced)
+    }
+
+    fn join(&self, next_id: &mut u32, base: Url) -> Arc<Worker> {
+        let worker = Worker::new(WorkerId(*next_id), base, self.0.circuit, self.0.changes.clone());
+        *next_id += 1;
+        let mut workers = Vec::clone(&self.all());
+        workers.push(worker.clone());
+        self.0.workers.store(Arc::new(workers));
+        self.0.changes.announce(&Change::Joined(worker.clone()));
+        worker
+    }
+
+    fn leave(&self, worker: &Arc<Worker>) {
+        let workers = self.all().iter().filter(|other| other.id != worker.id).cloned().collect();
+        self.0.workers.store(Arc::new(workers));
+        worker.set_draining(true);
+        worker.left.cancel();
+        self.0.changes.announce(&Change::Left(worker.clone()));
+    }
+
+    fn changing(&self) -> MutexGuard<'_, u32> {
+        // The list is replaced whole, and an id that was not used does no harm.
+        self.0.next_id.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::worker::circuit::Outcome;
 
     fn registry(urls: &[&str]) -> Result<Registry, WorkerUrlError> {
-        Registry::new(&urls.iter().map(|url| url.to_string()).collect::<Vec<_>>())
+        Registry::new(&owned(urls), CircuitSettings::default())
+    }
+
+    fn owned(urls: &[&str]) -> Vec<String> {
+        urls.iter().map(|url| url.to_string()).collect()
+    }
+
+    fn labels(registry: &Registry) -> Vec<String> {
+        registry.all().iter().map(|worker| worker.label.clone()).collect()
     }
 
     #[test]
@@ -199,5 +174,78 @@ mod tests {
         let registry = registry(&["http://127.0.0.9:1", "http://[::1]:1", "http://localhost:1", "http://10.0.0.1:1"]);
         let loopback: Vec<_> = registry.unwrap().all().iter().map(|worker| worker.is_loopback()).collect();
         assert_eq!(loopback, [true, true, true, false]);
+    }
+
+    #[test]
+    fn a_new_list_leaves_alone_who_stays_and_never_gives_an_id_again() {
+        let registry = registry(&["http://a:1", "http://b:1"]).unwrap();
+        let b = registry.get(WorkerId(1)).unwrap();
+        let replaced = registry.replace(&owned(&["http://b:1/", "http://c:1"])).unwrap();
+        assert_eq!(replaced, Replaced { added: 1, removed: 1 });
+        assert_eq!(labels(&registry), ["b:1", "c:1"]);
+        assert!(Arc::ptr_eq(&registry.get(WorkerId(1)).unwrap(), &b));
+        assert!(registry.get(WorkerId(0)).is_none());
+        assert_eq!(registry.add("http://a:1").unwrap().id, WorkerId(3));
+        assert!(matches!(registry.add("http://a:1/"), Err(WorkerUrlError::Twice(_))));
+    }
+
+    #[test]
+    fn a_list_with_a_mistake_changes_nothing() {
+        let registry = registry(&["http://a:1"]).unwrap();
+        assert!(registry.replace(&owned(&["http://b:1", "nonsense"])).is_err());
+        assert!(registry.replace(&owned(&["http://b:1", "http://b:1"])).is_err());
+        assert_eq!(labels(&registry), ["a:1"]);
+    }
+
+    #[test]
+    fn who_listens_hears_of_everybody_once() {
+        let registry = registry(&["http://a:1", "http://b:1"]).unwrap();
+        let mut changes = registry.changes();
+        registry.add("http://c:1").unwrap();
+        registry.remove(WorkerId(0)).unwrap();
+        let b = registry.get(WorkerId(1)).unwrap();
+        // It comes up, goes away, and comes back: perhaps as another process.
+        b.set_healthy(true);
+        b.set_healthy(false);
+        b.set_healthy(true);
+        let mut heard = Vec::new();
+        while let Ok(change) = changes.try_recv() {
+            heard.push(match change {
+                Change::Joined(worker) => format!("+{}", worker.id),
+                Change::Restarted(worker) => format!("!{}", worker.id),
+                Change::Left(worker) => format!("-{}", worker.id),
+            });
+        }
+        assert_eq!(heard, ["+0", "+1", "+2", "-0", "!1"]);
+    }
+
+    #[tokio::test]
+    async fn a_worker_that_was_removed_gets_nothing_new_and_is_waited_for() {
+        let registry = registry(&["http://a:1"]).unwrap();
+        let worker = registry.all()[0].clone();
+        worker.set_healthy(true);
+        assert_eq!(registry.available().len(), 1);
+        let in_flight = worker.enter().unwrap();
+        registry.remove(worker.id).unwrap();
+        assert!(registry.available().is_empty() && !worker.is_available() && worker.left.is_cancelled());
+        let idle = tokio::spawn({
+            let worker = worker.clone();
+            async move { worker.idle().await }
+        });
+        tokio::task::yield_now().await;
+        assert!(!idle.is_finished());
+        drop(in_flight);
+        idle.await.unwrap();
+    }
+
+    #[test]
+    fn a_worker_whose_requests_fail_is_not_available() {
+        let registry = registry(&["http://a:1"]).unwrap();
+        let worker = registry.all()[0].clone();
+        worker.set_healthy(true);
+        for _ in 0..CircuitSettings::default().failures {
+            worker.enter().unwrap().ended(Outcome::Failure);
+        }
+        assert!(registry.available().is_empty() && worker.enter().is_none());
     }
 }

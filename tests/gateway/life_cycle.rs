@@ -57,7 +57,7 @@ async fn what_cannot_work_is_said_in_one_line_and_the_start_fails() {
     let taken = holder.local_addr().unwrap().to_string();
     for (flags, hint) in [
         (vec!["--worker", "http://127.0.0.1:1", "--listen", &taken], taken.as_str()),
-        (vec!["--worker", "127.0.0.1:8000"], "--worker"),
+        (vec!["--worker", "127.0.0.1:8000"], "worker"),
         (vec!["--worker", "http://x:1", "--worker", "http://x:1/"], "twice"),
         (vec!["--worker", "http://x:1", "--api-key-file", "/nonexistent"], "/nonexistent"),
         (vec!["--worker", "http://x:1", "--config", "/nonexistent"], "/nonexistent"),

@@ -12,6 +12,7 @@ mod support;
 
 mod cases;
 mod decoding;
+mod failures;
 mod hostile_clients;
 mod hostile_workers;
 mod keys;

@@ -1,0 +1,294 @@
+//! One worker: where it is, and what is known of it now.
+
+use std::{
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Instant,
+};
+
+use arc_swap::{ArcSwap, ArcSwapOption};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use url::{Host, Url};
+
+use super::{
+    belief::Belief,
+    changes::{Change, Changes},
+    circuit::{Circuit, CircuitSettings, Outcome, Pass, Phase},
+};
+use crate::{observe, transfer::Landing};
+
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum WorkerUrlError {
+    #[error("worker {0:?} is not a URL: {1}")]
+    Parse(String, url::ParseError),
+    #[error("worker {0:?} must be http://HOST:PORT or https://HOST:PORT, without user, query or fragment")]
+    Shape(String),
+    #[error("worker {0:?} is named twice")]
+    Twice(String),
+}
+
+/// Names a worker for as long as the gateway runs: counted from 0, and never given again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WorkerId(pub u32);
+
+impl WorkerId {
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl std::fmt::Display for WorkerId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A `vllm serve` behind the gateway.
+#[derive(Debug)]
+pub struct Worker {
+    pub id: WorkerId,
+    /// Ends with a slash.
+    base: Url,
+    /// `host:port`, for logs and metrics; never told to clients.
+    pub label: String,
+    healthy: AtomicBool,
+    was_healthy: AtomicBool,
+    draining: AtomicBool,
+    circuit: Circuit,
+    in_flight: AtomicUsize,
+    /// Woken when the last request has left.
+    idle: Notify,
+    landing: ArcSwapOption<Landing>,
+    belief: ArcSwapOption<Belief>,
+    models: ArcSwap<Vec<String>>,
+    incarnation: ArcSwapOption<String>,
+    changes: Arc<Changes>,
+    /// Itself, for what is announced.
+    me: Weak<Worker>,
+    /// Wakes the monitor: something happened that it should look at now.
+    pub look: Notify,
+    /// Cancelled when it is taken off the list. Whatever runs for this worker alone ends then.
+    pub left: CancellationToken,
+}
+
+impl Worker {
+    /// The base URL of a worker: absolute, plain, with a slash at its end.
+    pub(super) fn parse_url(text: &str) -> Result<Url, WorkerUrlError> {
+        let mut base = Url::parse(text).map_err(|error| WorkerUrlError::Parse(text.into(), error))?;
+        let plain = matches!(base.scheme(), "http" | "https")
+            && base.username().is_empty()
+            && base.password().is_none()
+            && base.query().is_none()
+            && base.fragment().is_none();
+        if !plain || base.host_str().is_none() || base.port_or_known_default().is_none() {
+            return Err(WorkerUrlError::Shape(text.into()));
+        }
+        if !base.path().ends_with('/') {
+            base.set_path(&format!("{}/", base.path()));
+        }
+        Ok(base)
+    }
+
+    pub(super) fn new(id: WorkerId, base: Url, circuit: CircuitSettings, changes: Arc<Changes>) -> Arc<Self> {
+        let label =
+            format!("{}:{}", base.host_str().unwrap_or_default(), base.port_or_known_default().unwrap_or_default());
+        Arc::new_cyclic(|me| Worker {
+            id,
+            base,
+            label,
+            healthy: AtomicBool::new(false),
+            was_healthy: AtomicBool::new(false),
+            draining: AtomicBool::new(false),
+            circuit: Circuit::new(circuit),
+            in_flight: AtomicUsize::new(0),
+            idle: Notify::new(),
+            landing: ArcSwapOption::empty(),
+            belief: ArcSwapOption::empty(),
+            models: ArcSwap::default(),
+            incarnation: ArcSwapOption::empty(),
+            changes,
+            me: me.clone(),
+            look: Notify::new(),
+            left: CancellationToken::new(),
+        })
+    }
+
+    /// Where it is; ends with a slash.
+    pub fn base(&self) -> &Url {
+        &self.base
+    }
+
+    /// The URL of a path of ours on this worker; `path` begins with a slash and is one of our constants.
+    pub fn url(&self, path: &str) -> Url {
+        let mut url = self.base.clone();
+        url.set_path(&format!("{}{path}", self.base.path().trim_end_matches('/')));
+        url
+    }
+
+    /// Whether its host is a loopback address, or the name that means one.
+    pub fn is_loopback(&self) -> bool {
+        match self.base.host() {
+            Some(Host::Ipv4(address)) => address.is_loopback(),
+            Some(Host::Ipv6(address)) => address.is_loopback(),
+            Some(Host::Domain(name)) => name.eq_ignore_ascii_case("localhost"),
+            None => false,
+        }
+    }
+
+    /// Whether it may be given new requests: alive, not draining, its circuit not open.
+    pub fn is_available(&self) -> bool {
+        self.is_healthy() && !self.is_draining() && self.circuit.lets_pass(Instant::now())
+    }
+
+    /// Whether its last health check succeeded, and no connection to it has failed since.
+    pub fn is_healthy(&self) -> bool {
+        self.healthy.load(Ordering::Relaxed)
+    }
+
+    /// A health check has ended. Whether this changes anything.
+    pub fn set_healthy(&self, healthy: bool) -> bool {
+        let changed = self.healthy.swap(healthy, Ordering::Relaxed) != healthy;
+        if !healthy {
+            self.circuit_changed(self.circuit.check_failed(Instant::now()));
+        } else if changed {
+            self.circuit_changed(self.circuit.came_back());
+            // Without the plugin nothing tells a worker that was restarted from one that was out of reach.
+            if self.was_healthy.swap(true, Ordering::Relaxed) && self.incarnation.load().is_none() {
+                self.announce(Change::Restarted);
+            }
+        }
+        changed
+    }
+
+    /// No connection to it can be made: it is not healthy until a check says so.
+    pub fn unreachable(&self) {
+        self.healthy.store(false, Ordering::Relaxed);
+        self.look.notify_one();
+    }
+
+    /// Whether it gets no new requests, while those that are on it end.
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    /// Whether this changes anything.
+    pub fn set_draining(&self, draining: bool) -> bool {
+        self.draining.swap(draining, Ordering::Relaxed) != draining
+    }
+
+    pub fn circuit(&self) -> Phase {
+        self.circuit.phase(Instant::now())
+    }
+
+    /// Requests that are on this worker now.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// Counts a request until the guard is dropped. `None` if the circuit lets none pass now.
+    pub fn enter(self: &Arc<Self>) -> Option<InFlight> {
+        let pass = self.circuit.pass(Instant::now())?;
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+        Some(InFlight { worker: self.clone(), pass: Some(pass) })
+    }
+
+    /// Waits until no request is on it.
+    pub async fn idle(&self) {
+        loop {
+            // Registered before the look, so that the last to leave in between is not missed.
+            let idle = self.idle.notified();
+            if self.in_flight() == 0 {
+                return;
+            }
+            idle.await;
+        }
+    }
+
+    /// The grant to push into, if the worker is attached.
+    pub fn landing(&self) -> Option<Arc<Landing>> {
+        self.landing.load_full().filter(|landing| !landing.is_closed())
+    }
+
+    /// What an attached worker is believed to hold processed.
+    pub fn belief(&self) -> Option<Arc<Belief>> {
+        self.belief.load_full()
+    }
+
+    /// A new attachment, or the end of one, with all that was believed.
+    pub fn set_landing(&self, landing: Option<Arc<Landing>>, belief: Option<Belief>) {
+        if let Some(landing) = &landing {
+            self.set_incarnation(&landing.grant().worker);
+        }
+        self.belief.store(belief.map(Arc::new));
+        if let Some(old) = self.landing.swap(landing) {
+            old.close();
+        }
+    }
+
+    fn set_incarnation(&self, incarnation: &str) {
+        let before = self.incarnation.swap(Some(Arc::new(incarnation.to_owned())));
+        if before.is_some_and(|before| *before != incarnation) {
+            self.announce(Change::Restarted);
+        }
+    }
+
+    pub fn models(&self) -> Arc<Vec<String>> {
+        self.models.load_full()
+    }
+
+    pub fn set_models(&self, models: Vec<String>) {
+        self.models.store(Arc::new(models));
+    }
+
+    fn announce(&self, change: fn(Arc<Worker>) -> Change) {
+        if let Some(me) = self.me.upgrade() {
+            self.changes.announce(&change(me));
+        }
+    }
+
+    fn circuit_changed(&self, phase: Option<Phase>) {
+        let Some(phase) = phase else { return };
+        match phase {
+            Phase::Open => {
+                observe::circuit_opened(&self.label);
+                tracing::warn!(worker = %self.label, "circuit opened: the worker gets no requests for a while");
+            }
+            Phase::HalfOpen => tracing::info!(worker = %self.label, "circuit half-open: one request is tried"),
+            Phase::Closed => tracing::info!(worker = %self.label, "circuit closed: the worker answers again"),
+        }
+    }
+}
+
+/// A request on a worker; see [`Worker::enter`]. What it tells about the worker is said with [`Self::ended`]; dropped
+/// without, it tells nothing.
+#[derive(Debug)]
+pub struct InFlight {
+    worker: Arc<Worker>,
+    /// `None` once an outcome was recorded.
+    pass: Option<Pass>,
+}
+
+impl InFlight {
+    /// Records what the request told about the worker. It stays counted.
+    pub fn ended(&mut self, outcome: Outcome) {
+        if let Some(pass) = self.pass.take() {
+            self.worker.circuit_changed(self.worker.circuit.end(pass, outcome, Instant::now()));
+        }
+    }
+
+    pub fn worker(&self) -> &Arc<Worker> {
+        &self.worker
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.ended(Outcome::Unknown);
+        if self.worker.in_flight.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.worker.idle.notify_waiters();
+        }
+    }
+}
