@@ -12,6 +12,7 @@ use crate::{
     memory::{Arena, Budget, limits},
     model::Models,
     observe,
+    routing::Router,
     server::{
         App, app,
         auth::ApiKeys,
@@ -91,6 +92,7 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
 
     let app = App::new(app::Inner {
         registry,
+        router: Router::new(args.route_policy),
         client,
         loader,
         url_check,

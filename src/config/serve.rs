@@ -10,6 +10,7 @@ use crate::{
     memory::{Layout, SLOT_ALIGNMENT_BYTES},
     model::ModelPath,
     observe::tracing::LogFormat,
+    routing::RoutePolicy,
     server::{app::Limits, tenant::Tenancy},
 };
 
@@ -38,6 +39,9 @@ pub struct ServeArgs {
     #[arg(long, env = "MEDIAGATE_FRONTEND_DECODING", value_name = "BOOL", default_value = "false",
           num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     pub frontend_decoding: bool,
+    /// How a worker is chosen
+    #[arg(long, env = "MEDIAGATE_ROUTE_POLICY", value_name = "NAME", default_value = "media-affinity")]
+    pub route_policy: RoutePolicy,
     /// Folder of a served model, as vLLM was given it: `DIR`, or `NAME=DIR` with the served model name (repeatable; in the
     /// variable separated by commas). Its files say how many tokens an image is
     #[arg(long = "model-path", id = "model_path", env = "MEDIAGATE_MODEL_PATH", value_name = "[NAME=]DIR", value_delimiter = ',',

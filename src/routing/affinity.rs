@@ -5,7 +5,7 @@
 //! Thorup, Zadimoghaddam: Consistent Hashing with Bounded Loads, 2016), so that one popular picture does not drown it.
 
 /// How far above the mean a worker may be loaded and still get what has affinity to it.
-const LOAD_FACTOR: f64 = 1.5;
+const LOAD_FACTOR: f64 = 1.25;
 
 /// What requests that should meet again have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +40,11 @@ pub fn choose(candidates: &[Candidate], affinity: Affinity) -> Option<usize> {
     // The least loaded candidate is never above the bound, so there is always one left.
     let fits = candidates.iter().filter(|candidate| candidate.in_flight as f64 <= bound);
     fits.max_by_key(|candidate| score(affinity, candidate.index)).map(|candidate| candidate.index)
+}
+
+/// The worker that a request with this affinity goes to while nobody is busy.
+pub fn owner(candidates: &[Candidate], affinity: Affinity) -> Option<usize> {
+    candidates.iter().map(|candidate| candidate.index).max_by_key(|&index| score(affinity, index))
 }
 
 /// A mix of key and worker (the finaliser of SplitMix64).

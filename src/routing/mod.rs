@@ -1,10 +1,15 @@
 //! Which worker gets a request.
 //!
-//! Today: media affinity against load. A request with the same first picture (or, without pictures, the same beginning)
-//! goes to the same worker, whose processor, encoder and prefix caches know it, unless that worker is clearly busier than
-//! the others.
+//! - [`router`]: from a request's terms and the candidates to a decision, and why it fell so.
+//! - [`policy`]: the policies by name.
+//! - [`prompt`]: what a prompt is known by: token ids, or hashes of ever longer beginnings.
+//! - [`affinity`]: which worker an image belongs to when nothing else is known.
 
-mod affinity;
+pub mod affinity;
+pub mod policy;
 pub mod prompt;
+pub mod router;
 
-pub use affinity::{Affinity, Candidate, choose};
+pub use affinity::{Affinity, Candidate};
+pub use policy::RoutePolicy;
+pub use router::{Asked, Decision, Reason, Router};

@@ -11,6 +11,7 @@ use crate::{
     media::{fetch::Fetcher, loader::MediaLoader},
     memory::Budget,
     model::Models,
+    routing::Router,
     worker::{Registry, WorkerClient},
 };
 
@@ -21,6 +22,7 @@ pub struct App(Arc<Inner>);
 /// The parts of an [`App`].
 pub struct Inner {
     pub registry: Registry,
+    pub router: Router,
     pub client: WorkerClient,
     /// In frontend decoding; `None` in passthrough mode.
     pub loader: Option<MediaLoader>,

@@ -13,10 +13,18 @@ use super::{
 };
 use crate::{
     media::content::MediaId,
-    routing::{Affinity, Candidate, choose},
+    routing::{Asked, Candidate, Decision},
     transfer::Landing,
     worker::{Belief, InFlight, Worker, WorkerId, circuit::Outcome},
 };
+
+/// A request that a worker has answered.
+pub struct Dispatched {
+    pub answer: Box<Answer>,
+    /// Counts it as being on the worker for as long as it is kept.
+    pub in_flight: InFlight,
+    pub decision: Decision,
+}
 
 /// Attempts until a worker answers. A worker that cannot be connected to is passed over, and so is, once, one whose
 /// connection broke before the first byte of its answer, where the surface says that this is safe. A refusal of
@@ -25,8 +33,8 @@ pub async fn dispatch(
     app: &App,
     to_worker: HeaderMap,
     request: &LoadedRequest<'_>,
-    affinity: Affinity,
-) -> Result<(Box<Answer>, Arc<Worker>, InFlight), Box<Refusal>> {
+    asked: &Asked,
+) -> Result<Dispatched, Box<Refusal>> {
     let mut passed_over: Vec<WorkerId> = Vec::new();
     let mut unreachable = false;
     let mut broke_off = false;
@@ -37,8 +45,11 @@ pub async fn dispatch(
             .filter(|worker| !passed_over.contains(&worker.id))
             .map(|worker| Candidate { index: worker.id.index(), in_flight: worker.in_flight() })
             .collect();
-        let chosen = choose(&candidates, affinity);
-        let Some(worker) = chosen.and_then(|index| workers.iter().find(|worker| worker.id.index() == index)) else {
+        let decision = app.router.choose(asked, &candidates);
+        let chosen = decision.and_then(|decision| {
+            workers.iter().find(|worker| worker.id.index() == decision.index).map(|worker| (decision, worker))
+        });
+        let Some((decision, worker)) = chosen else {
             return Err(Box::new(if unreachable { Refusal::bad_gateway() } else { Refusal::no_worker() }));
         };
         let Some(mut in_flight) = worker.enter() else {
@@ -46,6 +57,7 @@ pub async fn dispatch(
             passed_over.push(worker.id);
             continue;
         };
+        tracing::debug!(worker = %worker.label, %decision, "routed");
         let mut way = request.surface.best_way;
         let mut not_known: Option<(Vec<MediaId>, Arc<Belief>)> = None;
         let mut pushed_again = false;
@@ -60,7 +72,7 @@ pub async fn dispatch(
                         // That they were not there is past: they were processed just now.
                         request.teach(&belief);
                     }
-                    return Ok((answer, worker.clone(), in_flight));
+                    return Ok(Dispatched { answer, in_flight, decision });
                 }
                 Attempt::NotKnown { ids, belief } => {
                     not_known = Some((ids, belief));

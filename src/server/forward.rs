@@ -16,10 +16,11 @@ use super::{
     answer::Refusal,
     app::App,
     body,
-    dispatch::dispatch,
+    dispatch::{Dispatched, dispatch},
     headers,
     send::{Answer, AnswerBody, LoadedRequest, SendTimes},
     surface::Surface,
+    terms,
 };
 use crate::{
     error::Fault,
@@ -32,12 +33,9 @@ use crate::{
     },
     memory::SharedText,
     request::{ClientRequest, ImagePart},
-    routing::Affinity,
-    worker::{InFlight, Worker},
+    routing::Decision,
+    worker::InFlight,
 };
-
-/// What of the body tells requests with a common beginning from others.
-const AFFINITY_BYTES: usize = 1024;
 
 /// The handler of a surface.
 pub async fn forward(surface: &'static Surface, State(app): State<App>, request: Request) -> Response {
@@ -69,14 +67,14 @@ async fn serve(app: &App, surface: &'static Surface, request: Request) -> Result
             Vec::new()
         }
     };
-    let affinity = affinity(&body.bytes, &client, &media);
+    let asked = terms::asked(&body.bytes, &client, &media);
     let request_id = parts.headers.get(headers::REQUEST_ID).cloned().unwrap_or(HeaderValue::from_static(""));
     let to_worker = headers::to_worker(&parts.headers, app.authorization(&parts.headers), &request_id);
     let loaded = LoadedRequest { surface, body: &body.bytes, request: &client, media: &media };
-    let (answer, worker, in_flight) = dispatch(app, to_worker, &loaded, affinity).await?;
+    let Dispatched { answer, in_flight, decision } = dispatch(app, to_worker, &loaded, &asked).await?;
 
     let debug = rights.debug && parts.headers.get(headers::DEBUG).is_some_and(|value| value == "1");
-    let debugging = debug.then(|| Debugging::of(&stages, &answer, &worker));
+    let debugging = debug.then(|| Debugging::of(&stages, &answer, &decision));
     Ok(pass_on(*answer, in_flight, debugging))
 }
 
@@ -122,15 +120,6 @@ fn about_image(index: usize, part: &ImagePart<'_>, error: &dyn Fault) -> Box<Ref
     let mut refusal = Refusal::of(error);
     refusal.message = format!("Image at index {index}: {}", refusal.message);
     Box::new(refusal.about(format!("{}.image_url", part.path)))
-}
-
-fn affinity(body: &Bytes, client: &ClientRequest<'_>, media: &[Media]) -> Affinity {
-    match (media.first(), client.images.first()) {
-        (Some(Media::Picture(picture)), _) => Affinity::new(picture.name.media_id.prefix()),
-        (Some(Media::Original(original)), _) => Affinity::of_bytes(&original.bytes),
-        (None, Some(image)) => Affinity::of_bytes(image.url.as_bytes()),
-        (None, None) => Affinity::of_bytes(&body[..body.len().min(AFFINITY_BYTES)]),
-    }
 }
 
 /// The worker's answer as the client's: status, headers and bytes as they come.
@@ -200,7 +189,7 @@ struct Debugging {
 }
 
 impl Debugging {
-    fn of(stages: &Stages, answer: &Answer, worker: &Worker) -> Self {
+    fn of(stages: &Stages, answer: &Answer, decision: &Decision) -> Self {
         let SendTimes { prepare, push, worker: answered } = answer.times;
         let mut timing = String::new();
         let sent = [("prepare", prepare), ("push", push), ("worker", answered), ("total", stages.start.elapsed())];
@@ -210,7 +199,7 @@ impl Debugging {
             let _ = write!(timing, "{comma}{name};dur={:.3}", took.as_secs_f64() * 1000.0);
         }
         let transfers = if answer.transfers.is_empty() { "none".to_owned() } else { answer.transfers.join("+") };
-        let route = format!("worker={}; transfer={transfers}", worker.id);
+        let route = format!("worker={}; transfer={transfers}; {decision}", decision.index);
         // ASCII letters, digits and punctuation only.
         let header = |text: String| HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static(""));
         Debugging { timing: header(timing), route: header(route) }

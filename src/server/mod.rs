@@ -4,6 +4,7 @@
 //! - [`routes`]: the list of routes. What is not on it is 404; nothing is forwarded by default.
 //! - [`surface`]: the routes that workers serve, and what the gateway must know of each.
 //! - [`forward`]: a client's request on its way: read, load, dispatch, pass the answer on.
+//! - [`terms`]: what a request asks of routing.
 //! - [`dispatch`]: from a loaded request to an answer: which worker, which way, and what next when that fails.
 //! - [`send`]: one prepared request to one worker: push, inline, and what a worker's refusal means.
 //! - [`models`], [`health`], [`warm`]: the small routes.
@@ -28,6 +29,7 @@ pub mod routes;
 pub mod send;
 pub mod surface;
 pub mod tenant;
+pub mod terms;
 pub mod warm;
 
 pub use app::App;

@@ -89,7 +89,7 @@ async fn debugging_headers_are_for_keys_that_may_debug() {
     let open = Gateway::passthrough(&worker.url(), &[]).await;
     let response = open.request(bodies::plain()).header("x-mediagate-debug", "1").send().await.unwrap();
     assert!(response.headers()["server-timing"].to_str().unwrap().contains("total;dur="));
-    assert!(response.headers()["x-mediagate-route"].to_str().unwrap().starts_with("worker=0; transfer=none"));
+    assert!(response.headers()["x-mediagate-route"].to_str().unwrap().starts_with("worker=0; transfer=none; policy="));
 }
 
 #[tokio::test]
