@@ -39,6 +39,9 @@ pub struct Cli {
 pub enum Command {
     /// Shows what the gateway makes of images: size, hashes, or why it refuses them
     Inspect(Box<InspectArgs>),
+    /// Shows the tokens that routing predicts of a chat completion request's prompt, or why it predicts none
+    #[cfg(feature = "mm-routing")]
+    Prompt(Box<PromptArgs>),
     /// Has a running gateway load a list of images before clients ask for them
     Warm(WarmArgs),
     /// Shows the configuration: `mediagate config show`, followed by flags as for serving
@@ -88,6 +91,19 @@ pub struct InspectArgs {
     #[cfg(feature = "mm-routing")]
     #[arg(long, value_name = "DIR")]
     pub model_path: Option<PathBuf>,
+    #[command(flatten)]
+    pub media: MediaArgs,
+}
+
+#[cfg(feature = "mm-routing")]
+#[derive(Debug, Args)]
+pub struct PromptArgs {
+    /// Folder of the model, as vLLM is given it
+    #[arg(long, value_name = "DIR")]
+    pub model_path: PathBuf,
+    /// Files with the JSON body of a request each
+    #[arg(required = true)]
+    pub requests: Vec<PathBuf>,
     #[command(flatten)]
     pub media: MediaArgs,
 }
@@ -274,6 +290,7 @@ mod tests {
             (vec!["--max-body-bytes", "2GiB"], "--body-budget-bytes"),
             (vec!["--frontend-decoding", "--arena-bytes", "1MiB"], "--arena-bytes"),
             (vec!["--media-max-bytes", "2GiB"], "--media-encoded-budget-bytes"),
+            (vec!["--frontend-decoding", "--url-identity", "immutable"], "--frontend-decoding"),
         ] {
             let error = read(&[&WORKER[..], &words[..]].concat()).unwrap().serve.validate().unwrap_err();
             assert!(error.to_string().contains(hint), "{error}");

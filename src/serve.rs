@@ -28,6 +28,8 @@ use crate::{
         monitor::{self, MonitorSettings, Probe, Transfers},
     },
 };
+#[cfg(feature = "mm-routing")]
+use crate::{media::dimensions::Dimensions, prompt::PromptModel};
 
 /// Shortest attach secret: 128 bits, if it is random bytes.
 const MIN_SECRET_BYTES: usize = 16;
@@ -79,8 +81,18 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
     }
     let url_check = match loader {
         Some(_) => None,
-        None => Some(Fetcher::new(&args.media.config().fetch)?),
+        None => Some(Arc::new(Fetcher::new(&args.media.config().fetch)?)),
     };
+    #[cfg(feature = "mm-routing")]
+    let prompts = {
+        let models = models.clone();
+        tokio::task::spawn_blocking(move || models.map(|name, files| PromptModel::new(name, files))).await?
+    };
+    #[cfg(feature = "mm-routing")]
+    let dimensions = url_check
+        .clone()
+        .filter(|_| !models.is_empty())
+        .map(|fetcher| Dimensions::new(fetcher, Duration::from_millis(args.image_size_timeout_ms)));
 
     // Before anything is announced: a port that is taken ends the start.
     let public = listen::bind(args.listen).await?;
@@ -96,12 +108,17 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
         client,
         loader,
         url_check,
+        url_names: args.url_names(),
         keys,
         tenancy: args.tenancy.clone(),
         worker_authorization,
         bodies: Budget::new(args.body_budget_bytes()),
         limits: args.limits(),
         models,
+        #[cfg(feature = "mm-routing")]
+        prompts,
+        #[cfg(feature = "mm-routing")]
+        dimensions,
         leaving: CancellationToken::new(),
         metrics,
     });

@@ -113,6 +113,14 @@ impl ImageTokens {
         }
     }
 
+    /// What stands for an image in a prompt's text, where a template does not write it itself: vLLM's `get_placeholder_str`.
+    pub fn placeholder_text(&self) -> &'static str {
+        match self.rule {
+            Rule::Qwen { .. } => "<|vision_start|><|image_pad|><|vision_end|>",
+            Rule::Llava { .. } | Rule::LlavaNext { .. } => self.placeholder,
+        }
+    }
+
     /// The id of the token that stands for an image in a prompt: by config.json, else by the name that it has in the
     /// vocabulary. config.json says it under several keys, and says -1 or another negative for "not this one".
     pub fn placeholder_id(&self, config: &Value, vocabulary: impl Fn(&str) -> Option<u32>) -> Option<u32> {

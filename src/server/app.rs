@@ -7,8 +7,10 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::{auth::ApiKeys, tenant::Tenancy};
+#[cfg(feature = "mm-routing")]
+use crate::{media::dimensions::Dimensions, prompt::PromptModel};
 use crate::{
-    media::{fetch::Fetcher, loader::MediaLoader},
+    media::{fetch::Fetcher, loader::MediaLoader, url_names::UrlNames},
     memory::Budget,
     model::Models,
     routing::Router,
@@ -27,7 +29,9 @@ pub struct Inner {
     /// In frontend decoding; `None` in passthrough mode.
     pub loader: Option<MediaLoader>,
     /// Judges the URLs that pass to workers; `None` in frontend decoding, where none does.
-    pub url_check: Option<Fetcher>,
+    pub url_check: Option<Arc<Fetcher>>,
+    /// Names the images that pass by URL.
+    pub url_names: UrlNames,
     pub keys: ApiKeys,
     pub tenancy: Tenancy,
     /// `Authorization` for the workers, where they want one of their own.
@@ -37,6 +41,12 @@ pub struct Inner {
     pub limits: Limits,
     /// What is known of the served models.
     pub models: Models,
+    /// What routing makes of their files.
+    #[cfg(feature = "mm-routing")]
+    pub prompts: Models<PromptModel>,
+    /// Sizes of images that pass by URL, where they are needed.
+    #[cfg(feature = "mm-routing")]
+    pub dimensions: Option<Dimensions>,
     /// Cancelled when the gateway is told to end: it is not ready from then on.
     pub leaving: CancellationToken,
     pub metrics: PrometheusHandle,

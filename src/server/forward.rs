@@ -9,7 +9,7 @@ use axum::{
 };
 use bytes::Bytes;
 use futures_util::{StreamExt, future::try_join_all, stream};
-use http::{HeaderMap, HeaderValue, StatusCode};
+use http::{HeaderValue, StatusCode};
 use tokio::time::Instant;
 
 use super::{
@@ -20,7 +20,7 @@ use super::{
     headers,
     send::{Answer, AnswerBody, LoadedRequest, SendTimes},
     surface::Surface,
-    terms,
+    terms::{self, Terms},
 };
 use crate::{
     error::Fault,
@@ -60,17 +60,21 @@ async fn serve(app: &App, surface: &'static Surface, request: Request) -> Result
     })?;
     stages.end("scan");
 
+    let scope = Scope::new(app.tenancy.of(&parts.headers).as_deref(), client.cache_salt.as_deref());
     let media = match &app.loader {
-        Some(loader) => load(app, loader, &parts.headers, &body.bytes, &client, &mut stages).await?,
+        Some(loader) => load(app, loader, &scope, &body.bytes, &client, &mut stages).await?,
         None => {
             judge_urls(app, &client).await?;
             Vec::new()
         }
     };
-    let asked = terms::asked(&body.bytes, &client, &media);
+    let names = terms::names(&app.url_names, &scope, &client, &media);
+    let asked = Terms { body: &body.bytes, scope: &scope, client: &client, media: &media, names: &names };
+    let asked = asked.ask(app, surface).await;
+    stages.end("terms");
     let request_id = parts.headers.get(headers::REQUEST_ID).cloned().unwrap_or(HeaderValue::from_static(""));
     let to_worker = headers::to_worker(&parts.headers, app.authorization(&parts.headers), &request_id);
-    let loaded = LoadedRequest { surface, body: &body.bytes, request: &client, media: &media };
+    let loaded = LoadedRequest { surface, body: &body.bytes, request: &client, media: &media, names: &names };
     let Dispatched { answer, in_flight, decision } = dispatch(app, to_worker, &loaded, &asked).await?;
 
     let debug = rights.debug && parts.headers.get(headers::DEBUG).is_some_and(|value| value == "1");
@@ -82,7 +86,7 @@ async fn serve(app: &App, surface: &'static Surface, request: Request) -> Result
 async fn load(
     app: &App,
     loader: &MediaLoader,
-    headers: &HeaderMap,
+    scope: &Scope,
     body: &Bytes,
     client: &ClientRequest<'_>,
     stages: &mut Stages,
@@ -92,10 +96,9 @@ async fn load(
         let refusal = Refusal::new(StatusCode::BAD_REQUEST, "unsupported_media", message);
         return Err(Box::new(refusal.about(path.to_string())));
     }
-    let scope = Scope::new(app.tenancy.of(headers).as_deref(), client.cache_salt.as_deref());
     let deadline = Instant::now() + app.limits.admission_timeout;
     let sources: Vec<_> = client.images.iter().map(|part| SharedText::within(body, &part.url)).collect();
-    let loaded = loader.load_all(&sources, &scope, deadline).await;
+    let loaded = loader.load_all(&sources, scope, deadline).await;
     let loaded = loaded.map_err(|LoadError { index, error }| about_image(index, &client.images[index], &*error))?;
     stages.loaded(loaded.iter().map(|loaded| loaded.times));
     Ok(loaded.into_iter().map(|loaded| loaded.media).collect())

@@ -17,6 +17,7 @@ use crate::{
     media::{
         content::MediaId,
         picture::{Media, Picture},
+        url_names::UrlIdentity,
     },
     observe,
     request::{ClientRequest, rewrite::Edits},
@@ -117,6 +118,8 @@ pub struct LoadedRequest<'a> {
     pub body: &'a Bytes,
     pub request: &'a ClientRequest<'a>,
     pub media: &'a [Media],
+    /// What each image is called.
+    pub names: &'a [MediaId],
 }
 
 impl LoadedRequest<'_> {
@@ -143,7 +146,7 @@ pub async fn attempt(
     let start = Instant::now();
     let belief = worker.belief();
     let plan = Plan::make(app, worker, request.media, way, belief.as_deref()).await;
-    let body = plan.body(request);
+    let body = plan.body(app, request);
     let Plan { slots, transfers, pushes: ready, known, .. } = plan;
     let mut times = SendTimes { prepare: start.elapsed(), ..SendTimes::default() };
     let landing = slots.first().map(|slot| slot.landing().clone());
@@ -316,8 +319,13 @@ impl Plan {
     }
 
     /// The client's body with its images replaced, all else as it came.
-    fn body(&self, request: &LoadedRequest<'_>) -> Bytes {
+    fn body(&self, app: &App, request: &LoadedRequest<'_>) -> Bytes {
         let mut edits = request.request.edits();
+        if request.media.is_empty() && app.url_names.identity == UrlIdentity::Immutable {
+            for (part, id) in request.request.images.iter().zip(request.names) {
+                edits.replace(part.end..part.end, format!(",\"uuid\":\"{id}\""));
+            }
+        }
         for (part, media) in request.request.images.iter().zip(request.media) {
             let span = part.url_span.clone();
             match media {
