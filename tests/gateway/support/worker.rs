@@ -33,6 +33,8 @@ struct Shared {
     /// Who answers the calls of the landing protocol; `None`: nobody.
     lander: Option<SocketAddr>,
     health: Mutex<&'static str>,
+    /// The answer to a gateway that wants to attach, where there is no lander.
+    hello: Mutex<Vec<u8>>,
     exchanges: mpsc::UnboundedSender<Exchange>,
 }
 
@@ -74,8 +76,14 @@ impl FakeWorker {
         let listener = TcpListener::bind(address).await.unwrap();
         let address = listener.local_addr().unwrap();
         let (exchanges, by_hand) = mpsc::unbounded_channel();
-        let shared =
-            Arc::new(Shared { seen: Mutex::default(), answering, lander, health: Mutex::new("200 OK"), exchanges });
+        let shared = Arc::new(Shared {
+            seen: Mutex::default(),
+            answering,
+            lander,
+            health: Mutex::new("200 OK"),
+            hello: Mutex::new(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n".to_vec()),
+            exchanges,
+        });
         let accepting = tokio::spawn({
             let shared = shared.clone();
             async move {
@@ -99,6 +107,11 @@ impl FakeWorker {
 
     pub fn set_health(&self, status: &'static str) {
         *self.shared.health.lock().unwrap() = status;
+    }
+
+    /// What it answers to gateways that want to attach, head and all.
+    pub fn set_hello(&self, answer: Vec<u8>) {
+        *self.shared.hello.lock().unwrap() = answer;
     }
 
     /// All requests but the gateway's own questions, in order.
@@ -177,7 +190,7 @@ async fn serve(shared: Arc<Shared>, mut stream: BufReader<TcpStream>) {
             {
                 match shared.lander {
                     Some(lander) => ask(lander, &request).await,
-                    None => b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n".to_vec(),
+                    None => shared.hello.lock().unwrap().clone(),
                 }
             }
             _ => {
