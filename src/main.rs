@@ -3,11 +3,14 @@
 use std::process::ExitCode;
 
 use mediagate::{
-    config::{Cli, Command, ConfigError},
-    inspect, serve, warm,
+    config::{Cli, Command, ConfigCommand, ConfigError, Findings},
+    inspect,
+    observe::panics,
+    serve, warm,
 };
 
 fn main() -> ExitCode {
+    panics::log_contained();
     let cli = match Cli::read(std::env::args_os()) {
         Ok(cli) => cli,
         Err(ConfigError::Arguments(error)) => error.exit(),
@@ -22,6 +25,11 @@ fn main() -> ExitCode {
         #[cfg(feature = "mm-routing")]
         Some(Command::Prompt(arguments)) => runtime.block_on(mediagate::predict::run(*arguments)),
         Some(Command::Warm(arguments)) => runtime.block_on(warm::run(arguments)),
+        Some(Command::Config(arguments)) if matches!(arguments.command, ConfigCommand::Check) => {
+            let findings = Findings::of(&cli.serve);
+            print!("{}", findings.report());
+            findings.outcome().map_err(Into::into)
+        }
         Some(Command::Config(_)) => {
             print!("{}\n{}", cli.shown, cli.serve.budgets());
             cli.serve.validate().map_err(Into::into)

@@ -7,6 +7,8 @@ mod files;
 #[cfg(feature = "mm-routing")]
 mod image_tokens;
 mod path;
+pub mod processor;
+pub mod tested;
 
 use std::sync::Arc;
 

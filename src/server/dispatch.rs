@@ -40,9 +40,10 @@ pub async fn dispatch(
     let mut full: Vec<WorkerId> = Vec::new();
     let mut unreachable = false;
     let mut broke_off = false;
+    let mut unavailable = None;
     loop {
         let workers = app.registry.available();
-        let left = || workers.iter().filter(|worker| !passed_over.contains(&worker.id));
+        let left = || workers.iter().filter(|worker| !passed_over.contains(&worker.id) && request.fits(worker));
         let with_room = left().filter(|worker| !full.contains(&worker.id)).count();
         let elsewhere = with_room > 1;
         let candidates: Vec<_> = left()
@@ -54,13 +55,21 @@ pub async fn dispatch(
             workers.iter().find(|worker| worker.id.index() == decision.index).map(|worker| (decision, worker))
         });
         let Some((decision, worker)) = chosen else {
-            return Err(Box::new(if unreachable { Refusal::bad_gateway() } else { Refusal::no_worker() }));
+            if let Some(unavailable) = unavailable {
+                return Ok(unavailable);
+            }
+            return Err(Box::new(match unreachable {
+                true => Refusal::bad_gateway(),
+                false if app.registry.all().iter().any(|worker| worker.is_full()) => Refusal::workers_overloaded(),
+                false => Refusal::no_worker(),
+            }));
         };
         let Some(mut in_flight) = worker.enter() else {
-            // Another request has become its probe meanwhile.
+            // Another request has become its probe meanwhile, or has taken its last place.
             passed_over.push(worker.id);
             continue;
         };
+        in_flight.must_answer_by(request.deadline.of_server());
         tracing::debug!(worker = %worker.label, %decision, "routed");
         let mut way = request.surface.best_way;
         let mut not_known: Option<(Vec<MediaId>, Arc<Belief>)> = None;
@@ -76,7 +85,17 @@ pub async fn dispatch(
                         // That they were not there is past: they were processed just now.
                         request.teach(&belief);
                     }
-                    return Ok(Dispatched { answer, in_flight, decision });
+                    let again = request.surface.again == Again::Safe && unavailable.is_none();
+                    let others = candidates.len() > 1;
+                    let unable = answer.status == StatusCode::SERVICE_UNAVAILABLE;
+                    let dispatched = Dispatched { answer, in_flight, decision };
+                    if unable && again && others {
+                        // It said that it did not begin: another may be able to. If none is, this is the answer.
+                        passed_over.push(worker.id);
+                        unavailable = Some(dispatched);
+                        break;
+                    }
+                    return Ok(dispatched);
                 }
                 Attempt::NotKnown { ids, belief } => {
                     not_known = Some((ids, belief));

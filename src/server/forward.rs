@@ -16,8 +16,9 @@ use super::{
     answer::Refusal,
     app::App,
     body,
+    deadline::Deadline,
     dispatch::{Dispatched, dispatch},
-    headers,
+    headers, resize,
     send::{Answer, AnswerBody, LoadedRequest, SendTimes},
     surface::Surface,
     terms::{self, Terms},
@@ -29,6 +30,7 @@ use crate::{
         error::{LoadError, MediaError},
         loader::{LoadTimes, MediaLoader},
         picture::Media,
+        resize::SmartResize,
         source::Source,
     },
     memory::SharedText,
@@ -39,13 +41,19 @@ use crate::{
 
 /// The handler of a surface.
 pub async fn forward(surface: &'static Surface, State(app): State<App>, request: Request) -> Response {
-    match serve(&app, surface, request).await {
-        Ok(response) => response,
-        Err(refusal) => refusal.into_response(),
-    }
+    let answer = match Deadline::of(request.headers(), app.limits.request_timeout) {
+        Ok(deadline) => deadline.within(serve(&app, surface, request, deadline)).await,
+        Err(refusal) => Err(Box::new(refusal)),
+    };
+    answer.unwrap_or_else(IntoResponse::into_response)
 }
 
-async fn serve(app: &App, surface: &'static Surface, request: Request) -> Result<Response, Box<Refusal>> {
+async fn serve(
+    app: &App,
+    surface: &'static Surface,
+    request: Request,
+    deadline: Deadline,
+) -> Result<Response, Box<Refusal>> {
     let (parts, body) = request.into_parts();
     let rights = app.keys.check(&parts.headers)?;
     let mut stages = Stages::new();
@@ -61,8 +69,12 @@ async fn serve(app: &App, surface: &'static Surface, request: Request) -> Result
     stages.end("scan");
 
     let scope = Scope::new(app.tenancy.of(&parts.headers).as_deref(), client.cache_salt.as_deref());
+    let mut resize = None;
     let media = match &app.loader {
-        Some(loader) => load(app, loader, &scope, &body.bytes, &client, &mut stages).await?,
+        Some(loader) => {
+            resize = resize::of_request(app.resize, &app.registry, &client);
+            load(app, loader, &scope, &body.bytes, &client, resize, &mut stages).await?
+        }
         None => {
             judge_urls(app, &client).await?;
             Vec::new()
@@ -74,11 +86,12 @@ async fn serve(app: &App, surface: &'static Surface, request: Request) -> Result
     stages.end("terms");
     let request_id = parts.headers.get(headers::REQUEST_ID).cloned().unwrap_or(HeaderValue::from_static(""));
     let to_worker = headers::to_worker(&parts.headers, app.authorization(&parts.headers), &request_id);
-    let loaded = LoadedRequest { surface, body: &body.bytes, request: &client, media: &media, names: &names };
+    let loaded =
+        LoadedRequest { surface, body: &body.bytes, request: &client, media: &media, names: &names, resize, deadline };
     let Dispatched { answer, in_flight, decision } = dispatch(app, to_worker, &loaded, &asked).await?;
 
     let debug = rights.debug && parts.headers.get(headers::DEBUG).is_some_and(|value| value == "1");
-    let debugging = debug.then(|| Debugging::of(&stages, &answer, &decision));
+    let debugging = debug.then(|| Debugging::of(&stages, &answer, &decision, &loaded));
     Ok(pass_on(*answer, in_flight, debugging))
 }
 
@@ -89,6 +102,7 @@ async fn load(
     scope: &Scope,
     body: &Bytes,
     client: &ClientRequest<'_>,
+    resize: Option<SmartResize>,
     stages: &mut Stages,
 ) -> Result<Vec<Media>, Box<Refusal>> {
     if let Some((path, kind)) = &client.other_media {
@@ -98,7 +112,7 @@ async fn load(
     }
     let deadline = Instant::now() + app.limits.admission_timeout;
     let sources: Vec<_> = client.images.iter().map(|part| SharedText::within(body, &part.url)).collect();
-    let loaded = loader.load_all(&sources, scope, deadline).await;
+    let loaded = loader.load_resized(&sources, scope, resize.as_ref(), deadline).await;
     let loaded = loaded.map_err(|LoadError { index, error }| about_image(index, &client.images[index], &*error))?;
     stages.loaded(loaded.iter().map(|loaded| loaded.times));
     Ok(loaded.into_iter().map(|loaded| loaded.media).collect())
@@ -192,7 +206,7 @@ struct Debugging {
 }
 
 impl Debugging {
-    fn of(stages: &Stages, answer: &Answer, decision: &Decision) -> Self {
+    fn of(stages: &Stages, answer: &Answer, decision: &Decision, loaded: &LoadedRequest<'_>) -> Self {
         let SendTimes { prepare, push, worker: answered } = answer.times;
         let mut timing = String::new();
         let sent = [("prepare", prepare), ("push", push), ("worker", answered), ("total", stages.start.elapsed())];
@@ -202,9 +216,22 @@ impl Debugging {
             let _ = write!(timing, "{comma}{name};dur={:.3}", took.as_secs_f64() * 1000.0);
         }
         let transfers = if answer.transfers.is_empty() { "none".to_owned() } else { answer.transfers.join("+") };
-        let route = format!("worker={}; transfer={transfers}; {decision}", decision.index);
+        let mut route = format!("worker={}; transfer={transfers}; {decision}", decision.index);
+        let sizes: Vec<_> = loaded.media.iter().filter_map(shipped_size).collect();
+        if !sizes.is_empty() {
+            let resize = if loaded.resize.is_some() { "auto" } else { "off" };
+            let _ = write!(route, "; resize={resize}; sizes={}", sizes.join("+"));
+        }
         // ASCII letters, digits and punctuation only.
         let header = |text: String| HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static(""));
         Debugging { timing: header(timing), route: header(route) }
+    }
+}
+
+/// Width and height as they go to the worker.
+fn shipped_size(media: &Media) -> Option<String> {
+    match media {
+        Media::Picture(picture) => Some(format!("{}x{}", picture.name.width, picture.name.height)),
+        Media::Original(_) => None,
     }
 }

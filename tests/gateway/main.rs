@@ -10,11 +10,14 @@
 
 mod support;
 
+mod administration;
 mod cases;
 mod decoding;
+mod encryption;
 mod failures;
 mod hostile_clients;
 mod hostile_workers;
+mod inspect;
 mod keys;
 mod landing;
 mod lanes;
@@ -22,5 +25,6 @@ mod life_cycle;
 mod passthrough;
 mod pushed_requests;
 mod refusals;
+mod resizing;
 mod routes;
 mod stalls;
