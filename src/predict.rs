@@ -19,7 +19,7 @@ use crate::{
     memory::SharedText,
     model::{ImageTokens, ModelFiles, UncountableSize},
     prompt::{NotWritten, PromptRequest, PromptWriter},
-    request::{ClientRequest, read::RequestError},
+    request::{ClientRequest, ImageSource, RequestError, shape},
     routing::prompt::{MmImage, PromptTokens},
 };
 
@@ -92,12 +92,13 @@ pub async fn run(args: PromptArgs) -> Result<(), Box<dyn Error>> {
 
 async fn predict(model: &Model, path: &Path) -> Result<PromptTokens, NotPredicted> {
     let body = Bytes::from(tokio::fs::read(path).await?);
-    let client = ClientRequest::read(&body)?;
+    let client = ClientRequest::read(&shape::CHAT, &body)?;
     let (names, scope) = (UrlNames::default(), Scope::default());
     let mut images = Vec::with_capacity(client.images.len());
     for (index, part) in client.images.iter().enumerate() {
-        let name = names.name(&scope, &part.url);
-        let size = model.dimensions.of(name, SharedText::within(&body, &part.url)).await;
+        let ImageSource::Url(url) = &part.source else { continue };
+        let name = names.name(&scope, url);
+        let size = model.dimensions.of(name, SharedText::within(&body, url)).await;
         let size = size.map_err(|reason| NotPredicted::Size { index, reason })?;
         images.push(MmImage { hash: name.into(), tokens: model.images.count(size.height, size.width)? });
     }

@@ -13,7 +13,7 @@ use crate::{
     model::ModelPath,
     observe::tracing::LogFormat,
     routing::RoutePolicy,
-    server::{app::Limits, resize::Resize, tenant::Tenancy},
+    server::{app::Limits, extra::ExtraRoute, resize::Resize, tenant::Tenancy},
 };
 
 #[derive(Debug, Args)]
@@ -52,6 +52,16 @@ pub struct ServeArgs {
     /// Query parameter that does not tell images apart, such as a signature (repeatable)
     #[arg(long, env = "MEDIAGATE_URL_IDENTITY_IGNORE", value_name = "NAME", value_delimiter = ',')]
     pub url_identity_ignore: Vec<String>,
+    /// With --frontend-decoding, let video and audio pass: data: URIs as they are, http URLs as the bytes fetched by the
+    /// same rules as images; without it, they are refused
+    #[arg(long, env = "MEDIAGATE_PASS_OTHER_MEDIA", value_name = "BOOL", default_value = "false",
+          num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    pub pass_other_media: bool,
+    /// A route of the workers that clients may use beside those of the API: a method and a path, such as
+    /// `POST /v1/load_lora_adapter` (repeatable; in the variable separated by commas). Bodies pass unseen
+    #[arg(long = "extra-route", id = "extra_route", env = "MEDIAGATE_EXTRA_ROUTE", value_name = "ROUTE", value_delimiter = ',',
+          value_parser = ExtraRoute::from_str)]
+    pub extra_routes: Vec<ExtraRoute>,
     /// File with the API keys of clients, one a line, and after it the words `debug` or `admin` for what
     /// it may beyond the API [default: no key needed]
     #[arg(long, env = "MEDIAGATE_API_KEY_FILE", value_name = "FILE")]

@@ -127,7 +127,7 @@ impl PromptRequest {
             body: body.clone(),
             messages: client.messages.clone(),
             members: client.prompt_members.clone(),
-            urls: client.images.iter().map(|image| image.value_span.clone()).collect(),
+            urls: client.images.iter().map(|image| image.place.span()).collect(),
             images,
         }
     }

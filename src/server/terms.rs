@@ -6,8 +6,6 @@ use bytes::Bytes;
 #[cfg(feature = "mm-routing")]
 use futures_util::future::try_join_all;
 
-#[cfg(feature = "mm-routing")]
-use super::surface::CHAT_COMPLETIONS;
 use super::{app::App, surface::Surface};
 use crate::{
     media::{
@@ -15,7 +13,7 @@ use crate::{
         picture::Media,
         url_names::UrlNames,
     },
-    request::ClientRequest,
+    request::{ClientRequest, ImageSource},
     routing::{
         Affinity, Asked,
         chain::Chain,
@@ -33,6 +31,10 @@ use crate::{
 /// What of the body tells requests with a common beginning from others.
 const AFFINITY_BYTES: usize = 1024;
 
+/// What is decoded of base64 without a URL for its size, in characters: more than is ever looked at.
+#[cfg(feature = "mm-routing")]
+const HEADER_CHARACTERS: usize = 512 << 10;
+
 /// Members of the body that templates write before the conversation, or that change what they make of it. What only
 /// concerns the end of the prompt is not among them.
 const HEAD_MEMBERS: [&str; 5] = ["tools", "documents", "reasoning_effort", "chat_template", "chat_template_kwargs"];
@@ -40,7 +42,11 @@ const HEAD_MEMBERS: [&str; 5] = ["tools", "documents", "reasoning_effort", "chat
 /// What the images of a request are called, in order: by their pixels where they are decoded here, else by their URLs.
 pub fn names(urls: &UrlNames, scope: &Scope, client: &ClientRequest<'_>, media: &[Media]) -> Vec<MediaId> {
     if media.is_empty() {
-        return client.images.iter().map(|image| urls.name(scope, &image.url)).collect();
+        let text = |source: &ImageSource<'_>| match source {
+            ImageSource::Url(url) => urls.name(scope, url),
+            ImageSource::Base64 { data, .. } => MediaId::of_url(scope, data),
+        };
+        return client.images.iter().map(|image| text(&image.source)).collect();
     }
     let name = |media: &Media| match media {
         Media::Picture(picture) => picture.name.media_id,
@@ -90,6 +96,11 @@ impl Terms<'_> {
     ) -> (Option<MmRoutingInfo>, Option<PromptTokens>) {
         let Some(model) = app.prompts.get(self.client.model.as_deref()) else { return (None, None) };
         let Some(counter) = &model.image_tokens else { return (None, None) };
+        // They may change how large images are shown to the model.
+        if self.client.processor_kwargs {
+            crate::observe::prompt("unusual");
+            return (None, None);
+        }
         let sizes = try_join_all((0..images.len()).map(|index| self.size(app, index))).await;
         let counted = sizes.and_then(|sizes| {
             let images = images.iter().zip(sizes);
@@ -103,7 +114,7 @@ impl Terms<'_> {
             return (None, None);
         };
         // Other surfaces make messages of their requests in ways of their own.
-        let tokens = if surface.path == CHAT_COMPLETIONS.path {
+        let tokens = if surface.name == "chat_completions" {
             let request = PromptRequest::new(self.body, self.client, counted.clone());
             model.write(request).await
         } else {
@@ -120,8 +131,14 @@ impl Terms<'_> {
                 Ok(PictureSize { height: name.height, width: name.width })
             }
             (None, Some(part), Some(dimensions)) => {
-                let (name, url) = (self.names[index], SharedText::within(self.body, &part.url));
-                dimensions.of(name, url).await.map_err(|reason| tracing::debug!(index, %reason, "no size"))
+                let url = match &part.source {
+                    ImageSource::Url(url) => SharedText::within(self.body, url),
+                    ImageSource::Base64 { data, .. } => {
+                        let beginning = data.get(..HEADER_CHARACTERS).unwrap_or(data);
+                        format!("data:;base64,{beginning}").into()
+                    }
+                };
+                dimensions.of(self.names[index], url).await.map_err(|reason| tracing::debug!(index, %reason, "no size"))
             }
             // A file that is not decoded.
             _ => Err(()),
@@ -153,7 +170,7 @@ impl Terms<'_> {
             chain.text(&body[span.clone()]);
         }
         // What is not text of a message: images, and what the gateway takes out. In the order of the body, as both are.
-        let shown = client.images.iter().zip(images).map(|(part, &image)| (part.value_span.clone(), Some(image)));
+        let shown = client.images.iter().zip(images).map(|(part, &image)| (part.place.span(), Some(image)));
         let mut holes: Vec<(Range<usize>, Option<MmHash>)> =
             shown.chain(client.removals.iter().map(|span| (span.clone(), None))).collect();
         holes.sort_unstable_by_key(|(span, _)| span.start);
@@ -176,10 +193,11 @@ impl Terms<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::request::shape::CHAT;
 
     fn chain_of(body: &str) -> Vec<u64> {
         let body = Bytes::copy_from_slice(body.as_bytes());
-        let client = ClientRequest::read(&body).unwrap();
+        let client = ClientRequest::read(&CHAT, &body).unwrap();
         let scope = Scope::default();
         let names = names(&UrlNames::default(), &scope, &client, &[]);
         let images: Vec<MmHash> = names.iter().copied().map(MmHash::from).collect();

@@ -133,6 +133,21 @@ async fn each_chunk_of_a_stream_passes_before_the_next_is_there() {
 }
 
 #[tokio::test]
+async fn trailers_of_an_answer_pass_to_who_takes_them() {
+    let worker = FakeWorker::answering(|_| {
+        b"HTTP/1.1 200 OK\r\ntrailer: x-sum\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\nx-sum: 7\r\n\r\n"
+            .to_vec()
+    })
+    .await;
+    let gateway = Gateway::passthrough(&worker.url(), &[]).await;
+    let mut client = gateway.raw().await;
+    client.post("/v1/chat/completions", "TE: trailers\r\nConnection: TE\r\n", &bodies::plain()).await;
+    assert_eq!(client.answer_head().await.header("trailer"), Some("x-sum"));
+    let rest = b"5\r\nhello\r\n0\r\nx-sum: 7\r\n\r\n";
+    assert_eq!(String::from_utf8(client.bytes(rest.len()).await).unwrap().as_bytes(), rest);
+}
+
+#[tokio::test]
 async fn headers_of_the_connection_end_at_the_gateway_both_ways() {
     let worker = FakeWorker::answering(|_| {
         b"HTTP/1.1 200 OK\r\nconnection: keep-alive, x-private\r\nkeep-alive: timeout=5\r\nx-private: 1\r\nproxy-authenticate: Basic\r\nupgrade: h2c\r\nx-kept: 1\r\ncontent-length: 2\r\n\r\n{}".to_vec()

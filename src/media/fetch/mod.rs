@@ -187,6 +187,11 @@ impl Fetcher {
         }
     }
 
+    /// The largest body that is fetched.
+    pub fn max_bytes(&self) -> usize {
+        self.config.max_bytes
+    }
+
     /// Whether the policy allows the URL and all addresses that its host has now. Nothing is dialled.
     ///
     /// This is all that can be said for a URL that somebody else will fetch: it holds for the first hop, and only as long as
