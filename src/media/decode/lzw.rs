@@ -105,7 +105,7 @@ impl<'out> Strings<'out> {
             *self.table.get(code).ok_or(Undefined)?
         } else if code == self.next && last != Entry::NONE {
             // The last string and the byte after it, which is its own first.
-            last.and(self.out[last_start], last_start)
+            last.and(self.byte(last_start), last_start)
         } else {
             Entry::NONE
         };
@@ -113,7 +113,7 @@ impl<'out> Strings<'out> {
             return Err(Undefined);
         }
         let (length, first_byte) = match entry.short_length() {
-            0 => (self.copy(entry), self.out.get(at).copied().unwrap_or_default()),
+            0 => (self.copy(entry), self.byte(at)),
             length => {
                 match self.out[at..].first_chunk_mut() {
                     // What is too much is overwritten later.
@@ -132,6 +132,11 @@ impl<'out> Strings<'out> {
         self.last_start = at;
         self.at = self.out.len().min(at + length);
         Ok(defined)
+    }
+
+    /// A byte that was written; of what there was no room for, a zero, which goes nowhere.
+    fn byte(&self, at: usize) -> u8 {
+        self.out.get(at).copied().unwrap_or_default()
     }
 
     /// Appends a long string as far as there is room; its length.
