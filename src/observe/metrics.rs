@@ -34,6 +34,9 @@ const ARENA_FRAGMENTATION: &str = "mediagate_arena_fragmentation_ratio";
 const BUDGET_BYTES: &str = "mediagate_budget_bytes";
 const BUDGET_FREE: &str = "mediagate_budget_free_bytes";
 const BUDGET_WAITING: &str = "mediagate_budget_waiting_requests";
+const KV_VIEW: &str = "mediagate_kv_view_completeness";
+const KV_BLOCKS: &str = "mediagate_kv_known_blocks";
+const KV_BATCHES: &str = "mediagate_kv_event_batches_total";
 const CACHED_SOURCES: &str = "mediagate_cached_sources";
 const CACHED_PICTURES: &str = "mediagate_cached_pictures";
 
@@ -76,6 +79,9 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
     describe_gauge!(BUDGET_BYTES, Unit::Bytes, "Bytes that may be held at once, by budget");
     describe_gauge!(BUDGET_FREE, Unit::Bytes, "Bytes of it that nobody holds, by budget");
     describe_gauge!(BUDGET_WAITING, "Requests that wait for some of it, by budget");
+    describe_gauge!(KV_VIEW, "What is known of a worker's KV cache: 0 nothing, 1 a part, 2 everything");
+    describe_gauge!(KV_BLOCKS, "Blocks of a worker's KV cache that are known");
+    describe_counter!(KV_BATCHES, "Batches of KV events, by outcome");
     describe_gauge!(CACHED_SOURCES, "Sources that are remembered, failures included");
     describe_gauge!(CACHED_PICTURES, "Pictures that are kept");
     Ok(handle)
@@ -160,6 +166,26 @@ pub fn budget(name: &'static str, budget: &Budget) {
     gauge!(BUDGET_BYTES, "budget" => name).set(budget.total_bytes() as f64);
     gauge!(BUDGET_FREE, "budget" => name).set(budget.free_bytes() as f64);
     gauge!(BUDGET_WAITING, "budget" => name).set(budget.waiting() as f64);
+}
+
+pub fn kv_view(worker: &str, view: u8, blocks: usize) {
+    gauge!(KV_VIEW, "worker" => worker.to_owned()).set(f64::from(view));
+    gauge!(KV_BLOCKS, "worker" => worker.to_owned()).set(blocks as f64);
+}
+
+/// A worker that has left is shown as one of which nothing is known.
+pub fn kv_view_gone(worker: &str) {
+    kv_view(worker, 0, 0);
+}
+
+pub fn kv_events(worker: &str, batches: u64, malformed: u64, lost: u64, restarts: u64) {
+    for (outcome, count) in
+        [("applied", batches - malformed.min(batches)), ("malformed", malformed), ("lost", lost), ("restart", restarts)]
+    {
+        if count > 0 {
+            counter!(KV_BATCHES, "worker" => worker.to_owned(), "outcome" => outcome).increment(count);
+        }
+    }
 }
 
 pub fn cached(sources: usize, pictures: usize) {
