@@ -13,9 +13,10 @@ use super::{
 };
 use crate::{
     media::content::MediaId,
+    observe,
     routing::{Asked, Candidate, Decision},
     transfer::Landing,
-    worker::{Belief, InFlight, Worker, WorkerId, circuit::Outcome},
+    worker::{Belief, InFlight, Worker, WorkerId, circuit::Outcome, load::Work},
 };
 
 /// A request that a worker has answered.
@@ -23,6 +24,8 @@ pub struct Dispatched {
     pub answer: Box<Answer>,
     /// Counts it as being on the worker for as long as it is kept.
     pub in_flight: InFlight,
+    /// What it has to do there.
+    pub work: Work,
     pub decision: Decision,
 }
 
@@ -43,7 +46,13 @@ pub async fn dispatch(
         let candidates: Vec<_> = workers
             .iter()
             .filter(|worker| !passed_over.contains(&worker.id))
-            .map(|worker| Candidate { index: worker.id.index(), in_flight: worker.in_flight() })
+            .map(|worker| Candidate {
+                index: worker.id.index(),
+                name: worker.name_hash,
+                in_flight: worker.in_flight(),
+                busy: worker.load.busy(),
+                belief: worker.belief(),
+            })
             .collect();
         let decision = app.router.choose(asked, &candidates);
         let chosen = decision.and_then(|decision| {
@@ -57,7 +66,9 @@ pub async fn dispatch(
             passed_over.push(worker.id);
             continue;
         };
-        tracing::debug!(worker = %worker.label, %decision, "routed");
+        tracing::debug!(worker = %worker.label, %decision, terms = ?decision.terms, "routed");
+        observe::routed(decision.reason.name());
+        let work = worker.load.begin(decision.new_tokens(), decision.tokens);
         let mut way = request.surface.best_way;
         let mut not_known: Option<(Vec<MediaId>, Arc<Belief>)> = None;
         let mut pushed_again = false;
@@ -67,12 +78,12 @@ pub async fn dispatch(
                     in_flight.ended(outcome_of(answer.status));
                     // Only an answer to the same request with pixels shows that it was the belief that was wrong.
                     if let Some((ids, belief)) = not_known.filter(|_| answer.status.is_success()) {
-                        crate::observe::transfer("uuid_miss");
+                        observe::transfer("uuid_miss");
                         belief.was_wrong(&ids);
                         // That they were not there is past: they were processed just now.
                         request.teach(&belief);
                     }
-                    return Ok(Dispatched { answer, in_flight, decision });
+                    return Ok(Dispatched { answer, in_flight, work, decision });
                 }
                 Attempt::NotKnown { ids, belief } => {
                     not_known = Some((ids, belief));
@@ -95,13 +106,13 @@ pub async fn dispatch(
                     break;
                 }
                 Attempt::Refused { kind: RefusalKind::Stale, .. } if !pushed_again => {
-                    crate::observe::transfer("stale");
+                    observe::transfer("stale");
                     pushed_again = true;
                     way = Way::Push;
                 }
                 Attempt::Refused { kind, landing } => {
                     tracing::info!(worker = %worker.label, ?kind, "reference refused, going inline");
-                    crate::observe::transfer(match kind {
+                    observe::transfer(match kind {
                         RefusalKind::Bad => "refused_bad",
                         RefusalKind::Stale => "refused_stale",
                         RefusalKind::Gone => "refused_gone",
@@ -114,7 +125,7 @@ pub async fn dispatch(
                 }
                 Attempt::PushFailed { error, landing } => {
                     tracing::info!(worker = %worker.label, %error, "push failed, going inline");
-                    crate::observe::transfer("push_failed");
+                    observe::transfer("push_failed");
                     give_up(&landing, worker);
                     way = Way::Inline;
                 }

@@ -21,6 +21,7 @@ use super::{
     send::{Answer, AnswerBody, LoadedRequest, SendTimes},
     surface::Surface,
     terms,
+    told::Told,
 };
 use crate::{
     error::Fault,
@@ -71,11 +72,11 @@ async fn serve(app: &App, surface: &'static Surface, request: Request) -> Result
     let request_id = parts.headers.get(headers::REQUEST_ID).cloned().unwrap_or(HeaderValue::from_static(""));
     let to_worker = headers::to_worker(&parts.headers, app.authorization(&parts.headers), &request_id);
     let loaded = LoadedRequest { surface, body: &body.bytes, request: &client, media: &media };
-    let Dispatched { answer, in_flight, decision } = dispatch(app, to_worker, &loaded, &asked).await?;
+    let Dispatched { answer, in_flight, work, decision } = dispatch(app, to_worker, &loaded, &asked).await?;
 
     let debug = rights.debug && parts.headers.get(headers::DEBUG).is_some_and(|value| value == "1");
     let debugging = debug.then(|| Debugging::of(&stages, &answer, &decision));
-    Ok(pass_on(*answer, in_flight, debugging))
+    Ok(pass_on(*answer, in_flight, Told::new(work, &decision), debugging))
 }
 
 /// Loads all images of a request.
@@ -123,11 +124,14 @@ fn about_image(index: usize, part: &ImagePart<'_>, error: &dyn Fault) -> Box<Ref
 }
 
 /// The worker's answer as the client's: status, headers and bytes as they come.
-fn pass_on(answer: Answer, in_flight: InFlight, debugging: Option<Debugging>) -> Response {
+fn pass_on(answer: Answer, in_flight: InFlight, mut told: Told, debugging: Option<Debugging>) -> Response {
     let Answer { status, headers, body, slots, .. } = answer;
     let AnswerBody { begun, rest } = body;
     let body = match rest {
-        None => Body::from(begun),
+        None => {
+            told.chunk(&begun);
+            Body::from(begun)
+        }
         Some(response) => {
             // Held until the last byte is through, or the client has left: then the places on the worker are given back,
             // and the connection to the worker is closed, which ends its work.
@@ -135,6 +139,9 @@ fn pass_on(answer: Answer, in_flight: InFlight, debugging: Option<Debugging>) ->
             let begun = stream::iter((!begun.is_empty()).then_some(Ok(begun)));
             Body::from_stream(begun.chain(response.bytes_stream()).map(move |chunk| {
                 let _ = &held;
+                if let Ok(chunk) = &chunk {
+                    told.chunk(chunk);
+                }
                 chunk
             }))
         }

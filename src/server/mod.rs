@@ -7,6 +7,7 @@
 //! - [`terms`]: what a request asks of routing.
 //! - [`dispatch`]: from a loaded request to an answer: which worker, which way, and what next when that fails.
 //! - [`send`]: one prepared request to one worker: push, inline, and what a worker's refusal means.
+//! - [`told`]: what an answer tells routing while it passes.
 //! - [`models`], [`health`], [`warm`]: the small routes.
 //! - [`auth`], [`tenant`]: API keys; whose request it is.
 //! - [`body`], [`headers`]: reading bodies within limits; which headers cross.
@@ -30,6 +31,7 @@ pub mod send;
 pub mod surface;
 pub mod tenant;
 pub mod terms;
+pub mod told;
 pub mod warm;
 
 pub use app::App;

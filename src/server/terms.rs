@@ -5,7 +5,7 @@ use bytes::Bytes;
 use crate::{
     media::picture::Media,
     request::ClientRequest,
-    routing::{Affinity, Asked},
+    routing::{Affinity, Asked, prompt::Prompt},
 };
 
 /// What of the body tells requests with a common beginning from others.
@@ -13,7 +13,18 @@ const AFFINITY_BYTES: usize = 1024;
 
 /// The terms of a request; `media` is empty where pixels are not touched.
 pub fn asked(body: &Bytes, client: &ClientRequest<'_>, media: &[Media]) -> Asked {
-    Asked { affinity: affinity(body, client, media) }
+    let images = media.iter().filter_map(|media| match media {
+        Media::Picture(picture) => Some(picture.name.media_id.into()),
+        Media::Original(_) => None,
+    });
+    Asked {
+        affinity: affinity(body, client, media),
+        images: images.collect(),
+        mm: None,
+        prompt: Prompt::Chain(Vec::new()),
+        model: client.model.as_deref().map(str::to_owned),
+        salt: client.cache_salt.as_deref().map(str::to_owned),
+    }
 }
 
 fn affinity(body: &Bytes, client: &ClientRequest<'_>, media: &[Media]) -> Affinity {

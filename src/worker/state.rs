@@ -17,6 +17,7 @@ use super::{
     belief::Belief,
     changes::{Change, Changes},
     circuit::{Circuit, CircuitSettings, Outcome, Pass, Phase},
+    load::Load,
 };
 use crate::{observe, transfer::Landing};
 
@@ -54,6 +55,8 @@ pub struct Worker {
     base: Url,
     /// `host:port`, for logs and metrics; never told to clients.
     pub label: String,
+    /// A hash of its URL: what it is known by to all gateways that were given the same.
+    pub name_hash: u64,
     healthy: AtomicBool,
     was_healthy: AtomicBool,
     draining: AtomicBool,
@@ -61,6 +64,8 @@ pub struct Worker {
     in_flight: AtomicUsize,
     /// Woken when the last request has left.
     idle: Notify,
+    /// How busy it is.
+    pub load: Arc<Load>,
     landing: ArcSwapOption<Landing>,
     belief: ArcSwapOption<Belief>,
     models: ArcSwap<Vec<String>>,
@@ -97,6 +102,7 @@ impl Worker {
             format!("{}:{}", base.host_str().unwrap_or_default(), base.port_or_known_default().unwrap_or_default());
         Arc::new_cyclic(|me| Worker {
             id,
+            name_hash: twox_hash::XxHash3_64::oneshot(base.as_str().as_bytes()),
             base,
             label,
             healthy: AtomicBool::new(false),
@@ -105,6 +111,7 @@ impl Worker {
             circuit: Circuit::new(circuit),
             in_flight: AtomicUsize::new(0),
             idle: Notify::new(),
+            load: Arc::default(),
             landing: ArcSwapOption::empty(),
             belief: ArcSwapOption::empty(),
             models: ArcSwap::default(),

@@ -16,6 +16,8 @@ mod failures;
 mod hostile_clients;
 mod hostile_workers;
 mod keys;
+#[cfg(feature = "mm-routing")]
+mod kv_events;
 mod landing;
 mod life_cycle;
 mod passthrough;

@@ -16,6 +16,18 @@ pub struct CacheScope<'a> {
     pub salt: Option<&'a str>,
 }
 
+/// A key for each block that stands for it and all before it.
+pub fn chain_keys(hashes: &[u64]) -> Vec<u64> {
+    let mut key = 0_u64;
+    let chain = hashes.iter().map(|hash| {
+        // Not the same forwards and backwards, and no two steps cancel out: a multiplication and a shift after each.
+        key = (key.rotate_left(23) ^ hash).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        key ^= key >> 32;
+        key
+    });
+    chain.collect()
+}
+
 /// Hashes blocks; keeps its buffer.
 #[derive(Debug, Default)]
 pub struct BlockHasher {

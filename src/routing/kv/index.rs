@@ -33,6 +33,9 @@ pub const MAX_LANES: usize = 512;
 /// Bytes for a block that one worker holds: its two hashes, the worker's name for it, and the tables' slack.
 pub const BLOCK_BYTES: u64 = 64;
 
+/// Tokens a block while no worker has told: vLLM's default.
+const UNKNOWN_BLOCK_SIZE: usize = 16;
+
 /// LoRA names that are remembered, to know which model names are such.
 const MAX_LORAS: usize = 1024;
 
@@ -82,6 +85,13 @@ pub struct Lane {
     group: Option<Option<u64>>,
     hasher: BlockHasher,
     ignored: usize,
+}
+
+/// A prompt in blocks of the size that workers use, or one of them, if they differ.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Overlaps {
+    pub block_size: usize,
+    pub hashes: Vec<u64>,
 }
 
 /// There are [`MAX_LANES`] already.
@@ -135,7 +145,7 @@ impl KvIndex {
         salt: Option<&str>,
         model: Option<&str>,
         mut report: impl FnMut(usize, usize),
-    ) {
+    ) -> Overlaps {
         let lanes = self.read();
         let lora = model.filter(|model| lanes.loras.contains(*model));
         let mut sizes: Vec<usize> = Vec::with_capacity(1);
@@ -146,14 +156,18 @@ impl KvIndex {
             }
         }
         let mut hasher = BlockHasher::default();
+        let mut of = |size| hasher.of_prompt(CacheScope { lora, salt }, prompt, size);
+        let mut first = None;
         for size in sizes {
-            let hashes = hasher.of_prompt(CacheScope { lora, salt }, prompt, size);
+            let hashes = of(size);
             self.held(&hashes, |lane, blocks| {
                 if let Some(Some((worker, _))) = lanes.by_id.get(lane) {
                     report(*worker, blocks * size);
                 }
             });
+            first.get_or_insert(Overlaps { block_size: size, hashes });
         }
+        first.unwrap_or_else(|| Overlaps { block_size: UNKNOWN_BLOCK_SIZE, hashes: of(UNKNOWN_BLOCK_SIZE) })
     }
 
     /// How many blocks of this chain each lane holds from its beginning.
@@ -173,13 +187,6 @@ impl KvIndex {
         for (worker, state) in self.read().by_id.iter().flatten() {
             report(*worker, state.view());
         }
-    }
-
-    /// Tokens a block, of any worker whose events have told.
-    pub fn block_size(&self) -> Option<usize> {
-        let lanes = self.read();
-        let sizes = lanes.by_id.iter().flatten().map(|(_, state)| state.block_size.load(Ordering::Relaxed));
-        sizes.into_iter().find(|&size| size != 0)
     }
 
     /// Blocks of a worker that are known.

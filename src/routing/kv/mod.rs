@@ -16,4 +16,4 @@ pub mod stream;
 pub mod subscription;
 pub mod zmtp;
 
-pub use index::{KvIndex, Lane, View};
+pub use index::{KvIndex, Lane, Overlaps, View};

@@ -33,6 +33,8 @@ struct Shared {
     /// Who answers the calls of the landing protocol; `None`: nobody.
     lander: Option<SocketAddr>,
     health: Mutex<&'static str>,
+    /// Where its KV events come from; `None`: it has no such route.
+    event_sources: Mutex<Option<String>>,
     exchanges: mpsc::UnboundedSender<Exchange>,
 }
 
@@ -74,8 +76,14 @@ impl FakeWorker {
         let listener = TcpListener::bind(address).await.unwrap();
         let address = listener.local_addr().unwrap();
         let (exchanges, by_hand) = mpsc::unbounded_channel();
-        let shared =
-            Arc::new(Shared { seen: Mutex::default(), answering, lander, health: Mutex::new("200 OK"), exchanges });
+        let shared = Arc::new(Shared {
+            seen: Mutex::default(),
+            answering,
+            lander,
+            health: Mutex::new("200 OK"),
+            event_sources: Mutex::default(),
+            exchanges,
+        });
         let accepting = tokio::spawn({
             let shared = shared.clone();
             async move {
@@ -99,6 +107,11 @@ impl FakeWorker {
 
     pub fn set_health(&self, status: &'static str) {
         *self.shared.health.lock().unwrap() = status;
+    }
+
+    /// What it says of where its KV events come from, as JSON.
+    pub fn set_event_sources(&self, sources: String) {
+        *self.shared.event_sources.lock().unwrap() = Some(sources);
     }
 
     /// All requests but the gateway's own questions, in order.
@@ -171,6 +184,11 @@ async fn serve(shared: Arc<Shared>, mut stream: BufReader<TcpStream>) {
                 let status = *shared.health.lock().unwrap();
                 format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n").into_bytes()
             }
+            "/kv_event_sources" => match shared.event_sources.lock().unwrap().as_deref() {
+                Some(sources) => ok_json(sources),
+                None => json("404 Not Found", "{}"),
+            },
+            "/metrics" => json("404 Not Found", "{}"),
             target
                 if target == "/mediagate/attach/hello"
                     || (shared.lander.is_some() && target.starts_with("/mediagate/")) =>
