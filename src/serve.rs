@@ -25,12 +25,16 @@ use crate::{
         Registry, WorkerClient,
         attach::Identity,
         circuit::CircuitSettings,
-        monitor::{self, MonitorSettings, Probe, Transfers},
+        monitor::{self, MonitorSettings, Transfers},
+        probe::Probe,
     },
 };
 
 /// Shortest attach secret: 128 bits, if it is random bytes.
 const MIN_SECRET_BYTES: usize = 16;
+
+/// Pushes to one worker may pin this part of the arena at a time: what one that hangs can take from the others.
+const PINNED_SHARE: u64 = 8;
 
 /// For monitors to give grants back.
 const DETACH_GRACE: Duration = Duration::from_secs(2);
@@ -169,7 +173,16 @@ async fn set_up_transfers(args: &ServeArgs, arena: Arc<Arena>) -> Result<Option<
         Ok((library, agent)) => {
             tracing::info!(library = %library.path().display(), arena_bytes = arena.bytes(), "NIXL is up");
             let want_bytes = args.landing_bytes.as_u64();
-            Ok(Some(Transfers { agent, landings, probe, identity, want_bytes }))
+            let pinned_bytes = arena.bytes() as u64 / PINNED_SHARE;
+            Ok(Some(Transfers {
+                agent,
+                landings,
+                probe,
+                identity,
+                want_bytes,
+                pinned_bytes,
+                inline_where_faster: args.inline_where_faster,
+            }))
         }
         Err(error) => {
             tracing::warn!("NIXL is not available, so pixels go inline over HTTP: {error}");

@@ -24,7 +24,8 @@ def main() -> None:
         return HEIGHT - BOTTOM - rate * (HEIGHT - TOP - BOTTOM)
 
     out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}"',
+        ' font-family="sans-serif" font-size="12">',
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
         f'<text x="{LEFT}" y="22" font-size="14">Prompt tokens found in the KV cache, 64 simulated workers</text>',
     ]

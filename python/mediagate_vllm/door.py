@@ -1,4 +1,4 @@
-"""Who may come in: the five calls by which a gateway attaches, stays and leaves (docs/PROTOCOL.md, HTTP calls).
+"""Who may come in: the calls by which a gateway attaches, measures, stays and leaves (docs/PROTOCOL.md, HTTP calls).
 
 The API processes bring a call's path, body and MAC as they came, and whether its peer is on this machine. Everything
 that decides is here, in one process, because nonces are used once and keys belong to grants. No field of a body is
@@ -16,12 +16,15 @@ from typing import Any, Protocol
 
 from .book import Book, Grant
 from .errors import Refused
+from .host import whereabouts
 from .macs import grant_key, mac, same
 from .nonces import Nonces
 
 PROTOCOL = 1
 PREFIX = "/mediagate/attach"
 CALLS = (PREFIX + "/hello", PREFIX, "/mediagate/renew", "/mediagate/void", "/mediagate/detach")
+PROBE = "/mediagate/probe"
+"""What the API process answers itself (`probe`), if the door finds the MAC right."""
 MAX_METADATA_BYTES = 32 << 10
 VOID_PATIENCE_SECONDS = 2.0
 
@@ -71,6 +74,8 @@ class Door:
             return self._hello(_object(body))
         if path == PREFIX:
             return self._attach(body, given_mac)
+        if path == PROBE:
+            return self._probe(_object(body), given_mac)
         grant, fields = self._of_grant(path, body, given_mac)
         if path == "/mediagate/renew":
             self._book.renew(grant, _natural(fields, "seq"), self._clock())
@@ -121,9 +126,17 @@ class Door:
             "metadata": base64.b64encode(ours).decode(),
             "grant": {"id": grant.id, "address": address, "bytes": grant.range.length},
             "lease_seconds": self._book.lease_seconds,
+            "whereabouts": whereabouts(key),
             **self._about,
         })  # fmt: skip
         return Answer(text, mac(key, "mediagate answer v1", text))
+
+    def _probe(self, fields: dict[str, Any], given_mac: str) -> Answer:
+        """The picture itself stays with the API process; here only its digest counts."""
+        grant = self._book.find(fields.get("worker"), fields.get("grant"))
+        if not same(mac(grant.key, "mediagate probe v1", str(fields.get("digest"))), given_mac):
+            raise Refused("denied", "the MAC does not fit the grant")
+        return Answer("{}")
 
     def _meet(self, agent: str, metadata: bytes) -> None:
         try:

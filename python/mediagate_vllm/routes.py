@@ -12,11 +12,13 @@ from collections.abc import Awaitable, Callable
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from .door import CALLS
+from . import probe
+from .door import CALLS, PROBE
 from .errors import STATUS, Refused, error_body
 from .landing import Landing
 
 MAX_BODY_BYTES = 64 << 10
+MAX_PROBE_BYTES = 2 << 20
 BODY_TIMEOUT_SECONDS = 10.0
 MAC_HEADER = "x-mediagate-mac"
 PROXY_HEADERS = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
@@ -30,11 +32,14 @@ def attach_routes(landing: Callable[[], Landing | None]) -> APIRouter:
 
     async def call(path: str, request: Request) -> Response:
         try:
-            body = await _body(request)
+            body = await _body(request, MAX_PROBE_BYTES if path == PROBE else MAX_BODY_BYTES)
             if (here := landing()) is None:
                 raise Refused("late", "no lander is up")
-            mac = request.headers.get(MAC_HEADER, "")
-            answer = await here.call(path, body, mac, is_local=_is_local(request))
+            mac, is_local = request.headers.get(MAC_HEADER, ""), _is_local(request)
+            if path == PROBE:
+                answer = await probe.answer(here, body, mac, is_local=is_local)
+            else:
+                answer = await here.call(path, _text(body), mac, is_local=is_local)
         except Refused as e:
             status = 400 if e.kind == "bad" else STATUS[e.kind]
             if e.kind == "denied":
@@ -50,28 +55,32 @@ def attach_routes(landing: Callable[[], Landing | None]) -> APIRouter:
         return answer
 
     router = APIRouter()
-    for path in CALLS:
+    for path in (*CALLS, PROBE):
         router.add_api_route(path, endpoint(path), methods=["POST"], include_in_schema=False, response_model=None)
     return router
 
 
-async def _body(request: Request) -> str:
+async def _body(request: Request, max_bytes: int) -> bytes:
     if request.headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
         raise Refused("bad", "content-type must be application/json")
-    body = b""
+    body = bytearray()
 
     async def read() -> None:
-        nonlocal body
         async for piece in request.stream():
-            body += piece
-            if len(body) > MAX_BODY_BYTES:
-                raise Refused("bad", f"the body is larger than {MAX_BODY_BYTES} bytes")
+            body.extend(piece)
+            if len(body) > max_bytes:
+                raise Refused("bad", f"the body is larger than {max_bytes} bytes")
 
     try:
         await asyncio.wait_for(read(), BODY_TIMEOUT_SECONDS)
-        return body.decode()
+        return bytes(body)
     except asyncio.TimeoutError:
         raise Refused("bad", "the body did not arrive in time") from None
+
+
+def _text(body: bytes) -> str:
+    try:
+        return body.decode()
     except UnicodeDecodeError:
         raise Refused("bad", "the body is not UTF-8") from None
 

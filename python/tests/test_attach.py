@@ -1,14 +1,20 @@
 """Who may attach, over HTTP on a running stand-in: the handshake, its replays, and what is refused at the door."""
 
+import base64
 import json
+import os
 import secrets
+from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
-from gateway import Gateway, picture
+from blake3 import blake3
+from gateway import Attached, Gateway, picture
 from starlette.requests import Request
 
 from mediagate_vllm import macs
+from mediagate_vllm.content import content_hash
 from mediagate_vllm.errors import Refused
 from mediagate_vllm.nonces import LIFETIME_SECONDS, Nonces
 from mediagate_vllm.routes import _is_local
@@ -179,3 +185,49 @@ def test_without_a_key_only_this_machine_attaches(start):
 def test_which_peers_are_on_this_machine(host: str | None, is_local: bool):
     peer = None if host is None else (host, 1)
     assert _is_local(Request({"type": "http", "headers": [], "client": peer})) is is_local
+
+
+def probe(attached: Attached, fields: object, key: bytes | None = None) -> tuple[int, dict]:
+    body = fields if isinstance(fields, str) else json.dumps(fields)
+    tag = macs.mac(key or attached.key, "mediagate probe v1", blake3(body.encode()).hexdigest())
+    headers = {"content-type": "application/json", "x-mediagate-mac": tag}
+    answer = attached.gateway.http.post("/mediagate/probe", content=body, headers=headers)
+    return answer.status_code, answer.json()
+
+
+def inline(pixels: np.ndarray) -> str:
+    height, width, _ = pixels.shape
+    file = b"P6\n%d %d\n255\n" % (width, height) + pixels.tobytes()
+    return "data:image/x-portable-pixmap;base64," + base64.b64encode(file).decode()
+
+
+def test_a_probe_takes_a_picture_either_way(gateway: Gateway):
+    attached, pixels = gateway.attach(), picture(1, 512, 512)
+    seen = {"content_hash": content_hash(pixels.reshape(-1), 512, 512)}
+    ours = {"worker": attached.worker, "grant": attached.id}
+    generation = attached.push(pixels)
+    assert probe(attached, {**ours, "url": attached.reference(pixels, generation)}) == (200, seen)
+    assert attached.released(generation)
+    assert probe(attached, {**ours, "url": inline(pixels)}) == (200, seen)
+
+
+def test_a_probe_is_for_those_who_were_granted_memory(gateway: Gateway):
+    attached, pixels = gateway.attach(), picture(2)
+    ours = {"worker": attached.worker, "grant": attached.id, "url": inline(pixels)}
+    assert probe(attached, ours, bytes(32))[0] == 403
+    assert probe(attached, {**ours, "grant": attached.id + 1000})[0] == 410
+    assert probe(attached, {**ours, "worker": "0" * 16})[0] == 410
+    for bad in ({**ours, "url": "data:,x"}, {**ours, "url": ours["url"][:-4]}, {**ours, "url": 1}, {}, [], "{"):
+        assert probe(attached, bad)[0] == 400, bad
+    large = {**ours, "url": inline(picture(3, 1024, 1024))}
+    assert probe(attached, large)[0] == 400
+
+
+def test_the_answer_says_where_the_lander_runs_to_neighbours_only(gateway: Gateway):
+    attached = gateway.attach()
+    where = attached.answer["whereabouts"]
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    assert where["host"] == macs.mac(attached.key, "mediagate host v1", boot_id)
+    assert where["uid"] == os.geteuid()
+    assert where["pid_namespace"] == os.stat("/proc/self/ns/pid").st_ino
+    assert "mediagate-landr" in Path(f"/proc/{where['pid']}/comm").read_text()

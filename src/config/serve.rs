@@ -86,6 +86,11 @@ pub struct ServeArgs {
     /// Landing memory to ask each worker for
     #[arg(long, env = "MEDIAGATE_LANDING_BYTES", value_name = "BYTES", default_value = "256MiB")]
     pub landing_bytes: ByteSize,
+    /// Send pixels inside the request to a worker that is reached over TCP alone, where that was measured to be faster than a
+    /// push; with `false` they are always pushed, which costs the worker less CPU
+    #[arg(long, env = "MEDIAGATE_INLINE_WHERE_FASTER", value_name = "BOOL", default_value = "true",
+          num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    pub inline_where_faster: bool,
     /// Directory of libnixl_capi.so [default: looked for in $VIRTUAL_ENV, beside python3, on the loader's path]
     #[arg(long, env = "MEDIAGATE_NIXL_LIB_DIR", value_name = "DIR")]
     pub nixl_lib_dir: Option<PathBuf>,

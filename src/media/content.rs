@@ -96,6 +96,11 @@ impl Name {
         self.height as usize * self.width as usize * 3
     }
 
+    /// What stands before the pixels in a binary PPM file.
+    pub fn ppm_header(&self) -> String {
+        format!("P6\n{} {}\n255\n", self.width, self.height)
+    }
+
     /// Of RGB8 pixels of shape (height, width, 3).
     pub fn of(scope: &Scope, height: u32, width: u32, pixels: &[u8]) -> Self {
         let content_hash = ContentHash::of(height, width, pixels);

@@ -139,12 +139,15 @@ impl Arena {
         Some(SlotMut::new(self.clone(), zone, allocation, first_page, pages, bytes))
     }
 
-    /// A slot to be held for good, of the small zone whatever its size. It is leased, and so not counted on for pictures.
-    pub fn reserve(self: &Arc<Self>, bytes: usize) -> Option<Slot> {
+    /// A slot to be held for good, of the small zone whatever its size, with the content that `fill` writes. It is leased,
+    /// and so not counted on for pictures.
+    pub fn reserve(self: &Arc<Self>, bytes: usize, fill: impl FnOnce(&mut [u8])) -> Option<Slot> {
         let zone = ZoneId::Small;
         let admission = self.budget(zone).try_admit(Self::charge(bytes)).ok()?;
         let lease = Arc::new(Lease::new(self.clone(), zone, admission));
-        Some(self.allocate_in(zone, bytes)?.freeze().leased(lease))
+        let mut slot = self.allocate_in(zone, bytes)?;
+        fill(&mut slot);
+        Some(slot.freeze().leased(lease))
     }
 
     /// What a slot of `bytes` bytes takes, and counts in its zone's budget.
@@ -305,7 +308,7 @@ mod tests {
     fn what_is_reserved_is_taken_from_nobody() {
         let layout = Layout::new(2 << 20, 300_000).with_reserve(1 << 20);
         let arena = Arena::with_layout(layout).unwrap();
-        let reserved = arena.reserve(1 << 20).unwrap();
+        let reserved = arena.reserve(1 << 20, |_| {}).unwrap();
         assert!(reserved.is_leased());
         assert_eq!(arena.zone_usage(ZoneId::Large).used_bytes, 0);
         assert_eq!(arena.budget(ZoneId::Small).free_bytes(), (2 << 20) - (2 << 20) / 4);

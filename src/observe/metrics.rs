@@ -26,7 +26,10 @@ const WORKER_ATTACHED: &str = "mediagate_worker_attached";
 const WORKER_CIRCUIT: &str = "mediagate_worker_circuit_open";
 const CIRCUIT_OPENED: &str = "mediagate_circuit_opened_total";
 const LANDING_OPEN: &str = "mediagate_landing_open";
+const LANDING_PINNED: &str = "mediagate_landing_pinned_bytes";
 const WORKER_SPEED: &str = "mediagate_worker_push_bytes_per_second";
+const WORKER_LANE: &str = "mediagate_worker_lane";
+const WORKER_INLINE: &str = "mediagate_worker_prefers_inline";
 const ARENA_BYTES: &str = "mediagate_arena_bytes";
 const ARENA_USED: &str = "mediagate_arena_used_bytes";
 const ARENA_LARGEST_FREE: &str = "mediagate_arena_largest_free_bytes";
@@ -78,7 +81,13 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
     describe_gauge!(WORKER_CIRCUIT, "Whether a worker is left alone: 0 no, 0.5 a request is tried, 1 yes");
     describe_counter!(CIRCUIT_OPENED, "Times that a worker began to be left alone");
     describe_gauge!(LANDING_OPEN, "Pushes whose place on the worker is in use");
+    describe_gauge!(LANDING_PINNED, Unit::Bytes, "Pixels in the arena that a push to the worker may still read");
     describe_gauge!(WORKER_SPEED, "Speed of the transfer that measured the connection on attach");
+    describe_gauge!(WORKER_LANE, "1 for the lane by which pixels go: cma, shared_memory, rdma or tcp");
+    describe_gauge!(
+        WORKER_INLINE,
+        "1 where pixels inside the request were measured to be there sooner than pushed ones"
+    );
     describe_gauge!(ARENA_BYTES, Unit::Bytes, "Size of the arena, by zone");
     describe_gauge!(ARENA_USED, Unit::Bytes, "Bytes of the arena that hold pixels or wait for them, by zone");
     describe_gauge!(ARENA_LARGEST_FREE, Unit::Bytes, "Largest picture that fits without evicting one, by zone");
@@ -163,8 +172,20 @@ pub fn landing_open(worker: &str, pushes: usize) {
     gauge!(LANDING_OPEN, "worker" => worker.to_owned()).set(pushes as f64);
 }
 
+pub fn landing_pinned(worker: &str, bytes: u64) {
+    gauge!(LANDING_PINNED, "worker" => worker.to_owned()).set(bytes as f64);
+}
+
 pub fn worker_push_speed(worker: &str, bytes_per_second: u64) {
     gauge!(WORKER_SPEED, "worker" => worker.to_owned()).set(bytes_per_second as f64);
+}
+
+pub fn worker_lane(worker: &str, lane: &'static str, taken: bool) {
+    gauge!(WORKER_LANE, "worker" => worker.to_owned(), "lane" => lane).set(f64::from(u8::from(taken)));
+}
+
+pub fn worker_prefers_inline(worker: &str, inline: bool) {
+    gauge!(WORKER_INLINE, "worker" => worker.to_owned()).set(f64::from(u8::from(inline)));
 }
 
 pub fn arena(zone: &'static str, usage: &ArenaUse) {

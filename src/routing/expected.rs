@@ -46,6 +46,8 @@ struct Links {
     queue: VecDeque<(u64, u64)>,
     /// What a worker got before this time, it holds no longer.
     since: HashMap<usize, u64>,
+    /// The newest of these times.
+    forgot: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -86,20 +88,21 @@ impl Expected {
     pub fn find(&self, chain: &[u64], mut report: impl FnMut(usize, usize)) {
         let now = self.now();
         let links = self.links.lock();
-        let mut found: Vec<(usize, usize)> = Vec::new();
+        // By the worker's index, which counts from 0.
+        let mut depths: Vec<usize> = Vec::new();
         let mut before = 0;
         for link in kept(chain.len()) {
             let holders = links.holders.get(&chain[link]).map_or(&[][..], Vec::as_slice);
             let mut any = false;
             for holder in holders.iter().filter(|holder| links.is_alive(holder, now)) {
-                match found.iter_mut().find(|(worker, _)| *worker == holder.worker) {
-                    // A worker that does not hold what is before does not hold the rest either.
-                    Some((_, depth)) if *depth == before => *depth = link + 1,
-                    Some(_) => continue,
-                    None if before == 0 => found.push((holder.worker, link + 1)),
-                    None => continue,
+                if before == 0 && depths.len() <= holder.worker {
+                    depths.resize(holder.worker + 1, 0);
                 }
-                any = true;
+                // A worker that does not hold what is before does not hold the rest either.
+                if let Some(depth) = depths.get_mut(holder.worker).filter(|depth| **depth == before) {
+                    *depth = link + 1;
+                    any = true;
+                }
             }
             if !any {
                 break;
@@ -107,7 +110,7 @@ impl Expected {
             before = link + 1;
         }
         drop(links);
-        for (worker, depth) in found {
+        for (worker, depth) in depths.into_iter().enumerate().filter(|&(_, depth)| depth > 0) {
             report(worker, depth);
         }
     }
@@ -115,7 +118,9 @@ impl Expected {
     /// The worker has started over, or is gone.
     pub fn forget(&self, worker: usize) {
         let now = self.now();
-        self.links.lock().since.insert(worker, now);
+        let mut links = self.links.lock();
+        links.since.insert(worker, now);
+        links.forgot = now;
     }
 
     /// For simulations, which are faster than time.
@@ -135,7 +140,11 @@ impl Expected {
 
 impl Links {
     fn is_alive(&self, holder: &Holder, now: u64) -> bool {
-        holder.until > now && self.since.get(&holder.worker).is_none_or(|&since| holder.born > since)
+        holder.until > now && (holder.born > self.forgot || self.is_since(holder))
+    }
+
+    fn is_since(&self, holder: &Holder) -> bool {
+        self.since.get(&holder.worker).is_none_or(|&since| holder.born > since)
     }
 
     fn insert(&mut self, key: u64, holder: Holder) {

@@ -1,7 +1,6 @@
 //! From a request's terms and the workers that could take it to a decision, and why it fell so.
 
 use std::{
-    collections::HashMap,
     fmt,
     sync::{
         Arc,
@@ -204,8 +203,7 @@ impl Router {
 
     fn weigh(&self, asked: &Asked, candidates: &[Candidate]) -> Option<Decision> {
         let tokens = asked.tokens();
-        let places: HashMap<usize, usize> =
-            candidates.iter().enumerate().map(|(place, candidate)| (candidate.index, place)).collect();
+        let places = Places::of(candidates);
         let mut terms: Vec<Term> = candidates
             .iter()
             .map(|candidate| {
@@ -231,15 +229,9 @@ impl Router {
     }
 
     /// How much of a chain each candidate was sent before. Gives the chain back, to be remembered.
-    fn overlap_of_chain(
-        &self,
-        tokens: usize,
-        chain: &[u64],
-        places: &HashMap<usize, usize>,
-        terms: &mut [Term],
-    ) -> Vec<u64> {
+    fn overlap_of_chain(&self, tokens: usize, chain: &[u64], places: &Places, terms: &mut [Term]) -> Vec<u64> {
         self.expected.find(chain, |worker, depth| {
-            if let Some(term) = places.get(&worker).and_then(|&place| terms.get_mut(place)) {
+            if let Some(term) = places.get(worker).and_then(|place| terms.get_mut(place)) {
                 term.overlap = tokens * depth / chain.len().max(1);
             }
         });
@@ -247,21 +239,15 @@ impl Router {
     }
 
     #[cfg(not(feature = "mm-routing"))]
-    fn overlap_of_tokens(&self, _: &Asked, _: &PromptTokens, _: &HashMap<usize, usize>, _: &mut [Term]) -> Vec<u64> {
+    fn overlap_of_tokens(&self, _: &Asked, _: &PromptTokens, _: &Places, _: &mut [Term]) -> Vec<u64> {
         Vec::new()
     }
 
     /// How much of the prompt each candidate holds, and was sent before. Gives the chain of its blocks, to be remembered.
     #[cfg(feature = "mm-routing")]
-    fn overlap_of_tokens(
-        &self,
-        asked: &Asked,
-        prompt: &PromptTokens,
-        places: &HashMap<usize, usize>,
-        terms: &mut [Term],
-    ) -> Vec<u64> {
+    fn overlap_of_tokens(&self, asked: &Asked, prompt: &PromptTokens, places: &Places, terms: &mut [Term]) -> Vec<u64> {
         let mut most = |worker: usize, tokens: usize| {
-            if let Some(term) = places.get(&worker).and_then(|&place| terms.get_mut(place)) {
+            if let Some(term) = places.get(worker).and_then(|place| terms.get_mut(place)) {
                 term.overlap = term.overlap.max(tokens);
             }
         };
@@ -280,12 +266,12 @@ impl Router {
     }
 
     /// Which images each candidate has been sent before, and is not known to have thrown out since.
-    fn images(&self, asked: &Asked, candidates: &[Candidate], places: &HashMap<usize, usize>, terms: &mut [Term]) {
+    fn images(&self, asked: &Asked, candidates: &[Candidate], places: &Places, terms: &mut [Term]) {
         let mut covered = 0;
         for image in asked.sized_images() {
             covered += image.tokens;
             self.expected.find(&[image_key(&image.hash)], |worker, _| {
-                let Some((place, term)) = places.get(&worker).and_then(|&place| Some((place, terms.get_mut(place)?)))
+                let Some((place, term)) = places.get(worker).and_then(|place| Some((place, terms.get_mut(place)?)))
                 else {
                     return;
                 };
@@ -310,6 +296,23 @@ impl Router {
             Prompt::Tokens(_) if self.kv.view(worker) == View::Complete => UNCONFIRMED,
             _ => UNTOLD,
         }
+    }
+}
+
+/// Which candidate a worker is.
+struct Places(Vec<(usize, usize)>);
+
+impl Places {
+    fn of(candidates: &[Candidate]) -> Self {
+        let mut places: Vec<_> = candidates.iter().map(|candidate| candidate.index).zip(0..).collect();
+        // They come in their order as a rule.
+        places.sort_unstable();
+        Places(places)
+    }
+
+    fn get(&self, worker: usize) -> Option<usize> {
+        let at = self.0.binary_search_by_key(&worker, |&(worker, _)| worker).ok()?;
+        self.0.get(at).map(|&(_, place)| place)
     }
 }
 

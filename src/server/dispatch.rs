@@ -15,7 +15,7 @@ use crate::{
     media::content::MediaId,
     observe,
     routing::{Asked, Candidate, Decision},
-    transfer::Landing,
+    transfer::{Landing, PushError},
     worker::{Belief, InFlight, Worker, WorkerId, circuit::Outcome, load::Work},
 };
 
@@ -39,20 +39,18 @@ pub async fn dispatch(
     asked: &Asked,
 ) -> Result<Dispatched, Box<Refusal>> {
     let mut passed_over: Vec<WorkerId> = Vec::new();
+    // Workers that had no landing memory to spare: passed over as long as there is another.
+    let mut full: Vec<WorkerId> = Vec::new();
     let mut unreachable = false;
     let mut broke_off = false;
     loop {
         let workers = app.registry.available();
-        let candidates: Vec<_> = workers
-            .iter()
-            .filter(|worker| !passed_over.contains(&worker.id))
-            .map(|worker| Candidate {
-                index: worker.id.index(),
-                name: worker.name_hash,
-                in_flight: worker.in_flight(),
-                busy: worker.load.busy(),
-                belief: worker.belief(),
-            })
+        let left = || workers.iter().filter(|worker| !passed_over.contains(&worker.id));
+        let with_room = left().filter(|worker| !full.contains(&worker.id)).count();
+        let elsewhere = with_room > 1;
+        let candidates: Vec<_> = left()
+            .filter(|worker| with_room == 0 || !full.contains(&worker.id))
+            .map(|worker| candidate(worker))
             .collect();
         let decision = app.router.choose(asked, &candidates);
         let chosen = decision.and_then(|decision| {
@@ -73,7 +71,7 @@ pub async fn dispatch(
         let mut not_known: Option<(Vec<MediaId>, Arc<Belief>)> = None;
         let mut pushed_again = false;
         loop {
-            match attempt(app, worker, to_worker.clone(), request, way).await {
+            match attempt(app, worker, to_worker.clone(), request, way, elsewhere).await {
                 Attempt::Answer(answer) => {
                     in_flight.ended(outcome_of(answer.status));
                     // Only an answer to the same request with pixels shows that it was the belief that was wrong.
@@ -88,6 +86,11 @@ pub async fn dispatch(
                 Attempt::NotKnown { ids, belief } => {
                     not_known = Some((ids, belief));
                     way = Way::Push;
+                }
+                Attempt::NoRoom => {
+                    observe::transfer("no_room");
+                    full.push(worker.id);
+                    break;
                 }
                 Attempt::Unreachable { connected } => {
                     in_flight.ended(Outcome::Failure);
@@ -126,11 +129,25 @@ pub async fn dispatch(
                 Attempt::PushFailed { error, landing } => {
                     tracing::info!(worker = %worker.label, %error, "push failed, going inline");
                     observe::transfer("push_failed");
-                    give_up(&landing, worker);
+                    // One that is overdue may still arrive, and keeps its source until then.
+                    if error != PushError::Deadline {
+                        give_up(&landing, worker);
+                    }
                     way = Way::Inline;
                 }
             }
         }
+    }
+}
+
+/// What routing knows of a worker.
+fn candidate(worker: &Worker) -> Candidate {
+    Candidate {
+        index: worker.id.index(),
+        name: worker.name_hash,
+        in_flight: worker.in_flight(),
+        busy: worker.load.busy(),
+        belief: worker.belief(),
     }
 }
 

@@ -61,6 +61,7 @@ async fn metrics(State(app): State<App>) -> impl IntoResponse {
     }
     for worker in app.registry.all().iter() {
         observe::worker_circuit(&worker.label, worker.circuit().openness());
+        observe::landing_pinned(&worker.label, worker.landing().map_or(0, |landing| landing.pinned_bytes()));
         observe::landing_open(&worker.label, worker.landing().map_or(0, |landing| landing.open_generations()));
     }
     observe::budget("bodies", &app.bodies);

@@ -20,7 +20,7 @@ use crate::{
     },
     observe,
     request::{ClientRequest, rewrite::Edits},
-    transfer::{Landing, LandingSlot, PushError, PushReport, agent::PushRequest},
+    transfer::{Landing, LandingError, LandingSlot, Pin, PushError, PushReport, agent::PushRequest},
     worker::{Belief, Worker},
 };
 
@@ -49,6 +49,8 @@ pub enum Attempt {
     NotKnown { ids: Vec<MediaId>, belief: Arc<Belief> },
     /// The worker's plugin refused a reference, for a reason that concerns the gateway alone.
     Refused { kind: RefusalKind, landing: Arc<Landing> },
+    /// The worker has no room for a picture, and none came free within the wait; nothing was sent.
+    NoRoom,
     /// A push failed; the request was withdrawn.
     PushFailed { error: PushError, landing: Arc<Landing> },
     /// No connection, or none that lasted until the answer began.
@@ -132,18 +134,22 @@ impl LoadedRequest<'_> {
 
 type Push = BoxFuture<'static, Result<PushReport, PushError>>;
 
-/// Sends a request to a worker, its pictures by `way`.
+/// Sends a request to a worker, its pictures by `way`. `elsewhere` says that another worker may take it: then this one is
+/// not sent what it has no room for.
 pub async fn attempt(
     app: &App,
     worker: &Arc<Worker>,
     headers: HeaderMap,
     request: &LoadedRequest<'_>,
     way: Way,
+    elsewhere: bool,
 ) -> Attempt {
     let start = Instant::now();
     let belief = worker.belief();
-    let plan = Plan::make(app, worker, request.media, way, belief.as_deref()).await;
-    let body = plan.body(request);
+    let Some(plan) = Plan::make(app, worker, request.media, way, belief.as_deref(), elsewhere).await else {
+        return Attempt::NoRoom;
+    };
+    let body = plan.edits(request).apply_off_thread(request.body).await;
     let Plan { slots, transfers, pushes: ready, known, .. } = plan;
     let mut times = SendTimes { prepare: start.elapsed(), ..SendTimes::default() };
     let landing = slots.first().map(|slot| slot.landing().clone());
@@ -240,7 +246,15 @@ struct Plan {
 }
 
 impl Plan {
-    async fn make(app: &App, worker: &Worker, media: &[Media], way: Way, belief: Option<&Belief>) -> Plan {
+    /// `None` if the worker has no room now and the request may go `elsewhere`.
+    async fn make(
+        app: &App,
+        worker: &Worker,
+        media: &[Media],
+        way: Way,
+        belief: Option<&Belief>,
+        elsewhere: bool,
+    ) -> Option<Plan> {
         let mut plan = Plan {
             references: HashMap::new(),
             slots: Vec::new(),
@@ -255,7 +269,7 @@ impl Plan {
                 *uses.entry(picture.name.media_id).or_default() += 1;
             }
         }
-        let landing = worker.landing().filter(|_| way != Way::Inline);
+        let landing = worker.landing().filter(|landing| way != Way::Inline && !landing.inline_is_faster());
         let deadline = Instant::now() + app.limits.landing_timeout;
         for media in media {
             let Media::Picture(picture) = media else {
@@ -281,20 +295,21 @@ impl Plan {
             let claimed = landing.claim(picture.slot.len() as u64, uses[&id], deadline).await;
             observe::landing_wait(start.elapsed());
             match claimed {
-                Ok(slot) => {
-                    plan.push(app, picture, slot, uses[&id]);
+                Ok((slot, pin)) => {
+                    plan.push(app, picture, slot, pin, uses[&id]);
                     plan.transfers.push("push");
                 }
+                Err(LandingError::Busy | LandingError::Stuck) if elsewhere => return None,
                 Err(error) => {
                     tracing::debug!(worker = %worker.label, %error, "no landing slot, going inline");
                     plan.transfers.push("inline");
                 }
             }
         }
-        plan
+        Some(plan)
     }
 
-    fn push(&mut self, app: &App, picture: &Picture, slot: Arc<LandingSlot>, uses: u32) {
+    fn push(&mut self, app: &App, picture: &Picture, slot: Arc<LandingSlot>, pin: Pin, uses: u32) {
         let timeout = app.limits.push_timeout;
         let wait_ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
         let descriptor = slot.descriptor(&picture.name, uses, wait_ms);
@@ -309,14 +324,22 @@ impl Plan {
                 address: slot.address(),
                 note: descriptor.landed_note(),
                 deadline: std::time::Instant::now() + timeout,
-                hold: Box::new(slot),
+                hold: Box::new(pin),
             };
-            landing.agent().push(request).boxed()
+            let push = landing.agent().push(request);
+            async move {
+                let result = push.await;
+                if matches!(result, Err(PushError::Deadline)) {
+                    slot.overdue();
+                }
+                result
+            }
+            .boxed()
         }));
     }
 
-    /// The client's body with its images replaced, all else as it came.
-    fn body(&self, request: &LoadedRequest<'_>) -> Bytes {
+    /// What becomes of the client's body: its images are replaced, all else stays as it came.
+    fn edits(&self, request: &LoadedRequest<'_>) -> Edits {
         let mut edits = request.request.edits();
         for (part, media) in request.request.images.iter().zip(request.media) {
             let span = part.url_span.clone();
@@ -338,12 +361,12 @@ impl Plan {
                 }
             }
         }
-        edits.apply(request.body)
+        edits
     }
 }
 
 fn inline(edits: &mut Edits, span: std::ops::Range<usize>, picture: &Picture) {
-    let header = format!("P6\n{} {}\n255\n", picture.name.width, picture.name.height);
+    let header = picture.name.ppm_header();
     let pixels = Bytes::from_owner(picture.slot.clone());
     edits.replace_with_base64(span, "\"data:image/x-portable-pixmap;base64,".into(), [header.into(), pixels], "\"");
 }

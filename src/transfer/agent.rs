@@ -146,6 +146,13 @@ impl NixlAgent {
         Ok(NixlAgent { name: name.into(), connection: connection.into(), commands, awaited })
     }
 
+    /// One without NIXL, for tests of what only counts.
+    #[cfg(test)]
+    pub fn unconnected() -> Self {
+        let (commands, _) = channel();
+        NixlAgent { name: "none".into(), connection: [].into(), commands, awaited: Arc::default() }
+    }
+
     pub fn name(&self) -> &str {
         &self.name
     }

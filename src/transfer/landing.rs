@@ -4,10 +4,17 @@
 //! generation ([`LandingSlot`]); the slot is free again when the worker said `F` for each use, or, for what ended without
 //! (a refused request, a client that left), when the worker acknowledged that the generation is void. Until the transfer
 //! itself is terminal its [`LandingSlot`] is held by the NIXL thread, so nothing is reused under a WRITE.
+//!
+//! A transfer pins its source, too. So that a worker that hangs takes a part of the arena and not all of it, two things
+//! hold: what pushes to one worker pin at a time is capped; and while one of them is overdue, nothing new is claimed, and
+//! pictures go elsewhere or inline. Both end when the transfers end, or the grant is given up.
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use offset_allocator::{Allocation, Allocator};
@@ -43,6 +50,8 @@ pub enum LandingError {
     NeverFits { wanted: u64, granted: u64 },
     #[error("no landing slot became free in time")]
     Busy,
+    #[error("a push to the worker is overdue")]
+    Stuck,
     #[error("the grant is over")]
     Closed,
 }
@@ -53,6 +62,10 @@ pub struct Landing {
     agent: NixlAgent,
     book: Mutex<Book>,
     freed: Notify,
+    /// Bytes of sources that may be pinned at a time.
+    max_pinned: u64,
+    /// Measured: pixels are there sooner inside the request.
+    inline_is_faster: AtomicBool,
     /// Generations that ended with uses outstanding; whoever attached voids them.
     orphans: mpsc::UnboundedSender<u64>,
 }
@@ -61,6 +74,11 @@ struct Book {
     pages: Allocator,
     next_generation: u64,
     open: HashMap<u64, Open>,
+    /// Generations whose transfer is not terminal.
+    pinned: HashMap<u64, Pinned>,
+    pinned_bytes: u64,
+    /// How many of those have missed their deadline.
+    overdue: usize,
     closed: bool,
 }
 
@@ -72,6 +90,12 @@ struct Open {
     _awaited: AwaitGuard,
 }
 
+/// A source that a transfer may still read.
+struct Pinned {
+    bytes: u64,
+    overdue: bool,
+}
+
 /// A place on the worker for one push. Dropping the last holder with uses outstanding has the generation voided.
 pub struct LandingSlot {
     landing: Arc<Landing>,
@@ -79,14 +103,37 @@ pub struct LandingSlot {
     offset: u64,
 }
 
+/// The source of one push, counted as pinned. It is the NIXL thread's to hold until the transfer is terminal.
+pub struct Pin {
+    slot: Arc<LandingSlot>,
+}
+
 impl Landing {
-    /// A book for a new grant; orphaned generations arrive at the receiver.
-    pub fn open(grant: Grant, agent: NixlAgent) -> (Arc<Self>, mpsc::UnboundedReceiver<u64>) {
+    /// A book for a new grant; orphaned generations arrive at the receiver. Pushes pin at most `max_pinned` bytes of their
+    /// sources at a time (but one always may).
+    pub fn open(grant: Grant, agent: NixlAgent, max_pinned: u64) -> (Arc<Self>, mpsc::UnboundedReceiver<u64>) {
         let pages = u32::try_from(grant.bytes / SLOT_ALIGNMENT_BYTES as u64).unwrap_or(u32::MAX);
-        let book = Book { pages: Allocator::new(pages), next_generation: 1, open: HashMap::new(), closed: false };
+        let book = Book {
+            pages: Allocator::new(pages),
+            next_generation: 1,
+            open: HashMap::new(),
+            pinned: HashMap::new(),
+            pinned_bytes: 0,
+            overdue: 0,
+            closed: false,
+        };
         // Unbounded, but never longer than there are open generations, which the grant's pages bound.
         let (orphans, receiver) = mpsc::unbounded_channel();
-        (Arc::new(Landing { grant, agent, book: Mutex::new(book), freed: Notify::new(), orphans }), receiver)
+        let landing = Landing {
+            grant,
+            agent,
+            book: Mutex::new(book),
+            freed: Notify::new(),
+            max_pinned,
+            inline_is_faster: AtomicBool::new(false),
+            orphans,
+        };
+        (Arc::new(landing), receiver)
     }
 
     pub fn grant(&self) -> &Grant {
@@ -101,13 +148,22 @@ impl Landing {
         self.lock().closed
     }
 
+    /// Whether pixels are there sooner inside the request.
+    pub fn inline_is_faster(&self) -> bool {
+        self.inline_is_faster.load(Ordering::Relaxed)
+    }
+
+    pub fn set_inline_is_faster(&self, faster: bool) {
+        self.inline_is_faster.store(faster, Ordering::Relaxed);
+    }
+
     /// Claims a slot of `bytes` bytes for `uses` uses, waiting for one until `deadline`.
     pub async fn claim(
         self: &Arc<Self>,
         bytes: u64,
         uses: u32,
         deadline: Instant,
-    ) -> Result<Arc<LandingSlot>, LandingError> {
+    ) -> Result<(Arc<LandingSlot>, Pin), LandingError> {
         let never = LandingError::NeverFits { wanted: bytes, granted: self.grant.bytes };
         if bytes > self.grant.bytes {
             return Err(never);
@@ -116,8 +172,8 @@ impl Landing {
         loop {
             // Registered before the attempt, so that what is freed in between is not missed.
             let freed = self.freed.notified();
-            if let Some(slot) = self.try_claim(pages, uses)? {
-                return Ok(slot);
+            if let Some(claimed) = self.try_claim(pages, bytes, uses)? {
+                return Ok(claimed);
             }
             if tokio::time::timeout_at(deadline, freed).await.is_err() {
                 return Err(LandingError::Busy);
@@ -125,10 +181,21 @@ impl Landing {
         }
     }
 
-    fn try_claim(self: &Arc<Self>, pages: u32, uses: u32) -> Result<Option<Arc<LandingSlot>>, LandingError> {
+    fn try_claim(
+        self: &Arc<Self>,
+        pages: u32,
+        bytes: u64,
+        uses: u32,
+    ) -> Result<Option<(Arc<LandingSlot>, Pin)>, LandingError> {
         let mut book = self.lock();
         if book.closed {
             return Err(LandingError::Closed);
+        }
+        if book.overdue > 0 {
+            return Err(LandingError::Stuck);
+        }
+        if book.pinned_bytes > 0 && book.pinned_bytes.saturating_add(bytes) > self.max_pinned {
+            return Ok(None);
         }
         let Some(allocation) = book.pages.allocate(pages) else { return Ok(None) };
         let generation = book.next_generation;
@@ -136,7 +203,11 @@ impl Landing {
         let awaited = self.agent.await_notifications();
         book.open.insert(generation, Open { allocation, uses_left: uses.max(1), _awaited: awaited });
         let offset = u64::from(allocation.offset) * SLOT_ALIGNMENT_BYTES as u64;
-        Ok(Some(Arc::new(LandingSlot { landing: self.clone(), generation, offset })))
+        let slot = Arc::new(LandingSlot { landing: self.clone(), generation, offset });
+        book.pinned.insert(generation, Pinned { bytes, overdue: false });
+        book.pinned_bytes += bytes;
+        let pin = Pin { slot: slot.clone() };
+        Ok(Some((slot, pin)))
     }
 
     /// The worker said `F`: one use of a generation is over.
@@ -175,6 +246,11 @@ impl Landing {
             self.agent.forget(self.grant.peer.clone());
             self.freed.notify_waiters();
         }
+    }
+
+    /// Bytes of sources whose transfer is not terminal.
+    pub fn pinned_bytes(&self) -> u64 {
+        self.lock().pinned_bytes
     }
 
     /// Generations whose slots are in use.
@@ -230,6 +306,29 @@ impl LandingSlot {
     pub fn generation(&self) -> u64 {
         self.generation
     }
+
+    /// The push has missed its deadline. Unless it has ended meanwhile, nothing more is claimed until it does.
+    pub fn overdue(&self) {
+        let mut book = self.landing.lock();
+        if let Some(pinned) = book.pinned.get_mut(&self.generation)
+            && !std::mem::replace(&mut pinned.overdue, true)
+        {
+            book.overdue += 1;
+        }
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        let LandingSlot { landing, generation, .. } = &*self.slot;
+        let mut book = landing.lock();
+        if let Some(pinned) = book.pinned.remove(generation) {
+            book.pinned_bytes -= pinned.bytes;
+            book.overdue -= usize::from(pinned.overdue);
+        }
+        drop(book);
+        landing.freed.notify_waiters();
+    }
 }
 
 impl Drop for LandingSlot {
@@ -271,5 +370,94 @@ impl Landings {
         {
             landing.used(generation);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const PAGE: u64 = SLOT_ALIGNMENT_BYTES as u64;
+
+    /// A grant of `pages` pages, of whose sources `max_pinned` may be pinned.
+    fn landing(pages: u64, max_pinned: u64) -> (Arc<Landing>, mpsc::UnboundedReceiver<u64>) {
+        let grant = Grant {
+            worker: "0123456789abcdef".into(),
+            peer: "peer".into(),
+            id: 7,
+            address: 1 << 40,
+            bytes: pages * PAGE,
+            key: Key::of_secret(b""),
+        };
+        Landing::open(grant, NixlAgent::unconnected(), max_pinned * PAGE)
+    }
+
+    async fn claim(landing: &Arc<Landing>, pages: u64) -> Result<(Arc<LandingSlot>, Pin), LandingError> {
+        landing.claim(pages * PAGE, 1, Instant::now()).await
+    }
+
+    #[tokio::test]
+    async fn a_slot_is_free_again_when_each_use_is_over_and_a_second_word_of_it_changes_nothing() {
+        let (landing, _orphans) = landing(2, 2);
+        let (slot, pin) = landing.claim(2 * PAGE, 2, Instant::now()).await.unwrap();
+        drop(pin);
+        let generation = slot.generation();
+        landing.used(generation);
+        assert_eq!(claim(&landing, 1).await.err(), Some(LandingError::Busy));
+        landing.used(generation);
+        let (next, _pin) = claim(&landing, 2).await.unwrap();
+        assert_ne!(next.generation(), generation, "generations are used once");
+        // Late words about the first do not touch the second, which lies in the same place.
+        landing.used(generation);
+        landing.voided(&[generation]);
+        assert_eq!(landing.open_generations(), 1);
+    }
+
+    #[tokio::test]
+    async fn what_ends_with_uses_outstanding_is_voided_before_it_is_free() {
+        let (landing, mut orphans) = landing(1, 1);
+        let (slot, pin) = claim(&landing, 1).await.unwrap();
+        let generation = slot.generation();
+        drop(slot);
+        assert!(orphans.try_recv().is_err(), "the transfer still has it");
+        drop(pin);
+        assert_eq!(orphans.try_recv(), Ok(generation));
+        assert_eq!(claim(&landing, 1).await.err(), Some(LandingError::Busy));
+        landing.voided(&[generation]);
+        claim(&landing, 1).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn sources_are_pinned_up_to_the_cap_and_one_always_is() {
+        let (landing, _orphans) = landing(16, 4);
+        let (_slot, large) = claim(&landing, 5).await.expect("one, however large");
+        assert_eq!(claim(&landing, 1).await.err(), Some(LandingError::Busy));
+        drop(large);
+        let (_slot, _three) = claim(&landing, 3).await.unwrap();
+        let (_slot, one) = claim(&landing, 1).await.unwrap();
+        assert_eq!((landing.pinned_bytes(), claim(&landing, 1).await.err()), (4 * PAGE, Some(LandingError::Busy)));
+        // Whoever waits is woken when a transfer ends, although its slot is still in use.
+        let waiting = landing.claim(PAGE, 1, Instant::now() + Duration::from_secs(60));
+        let (waited, ()) = tokio::join!(waiting, async { drop(one) });
+        assert!(waited.is_ok());
+    }
+
+    #[tokio::test]
+    async fn nothing_is_claimed_while_a_push_is_overdue() {
+        let (landing, _orphans) = landing(16, 16);
+        let (slow, pin) = claim(&landing, 1).await.unwrap();
+        let (done, ended) = claim(&landing, 1).await.unwrap();
+        drop(ended);
+        done.overdue();
+        assert!(claim(&landing, 1).await.is_ok(), "that one had ended when its deadline was noticed");
+        slow.overdue();
+        slow.overdue();
+        assert_eq!(claim(&landing, 1).await.err(), Some(LandingError::Stuck));
+        drop(pin);
+        assert!(claim(&landing, 1).await.is_ok(), "it ended after all");
+        landing.close();
+        assert_eq!(claim(&landing, 1).await.err(), Some(LandingError::Closed));
     }
 }

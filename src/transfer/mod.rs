@@ -4,14 +4,16 @@
 //! - [`agent`]: one thread that owns the NIXL agent and drives every transfer in pieces.
 //! - [`landing`]: the gateway's book of one grant: slots on the worker, generations, uses.
 //! - [`descriptor`]: what stands in a request in place of an image.
+//! - [`lane`]: by which lane pixels go (CMA, shared memory, RDMA, TCP), as far as it can be seen.
 //! - [`mac`]: the keyed hashes of docs/PROTOCOL.md.
 
 pub mod agent;
 pub mod descriptor;
 pub mod landing;
+pub mod lane;
 pub mod library;
 pub mod mac;
 
 pub use agent::{NixlAgent, PushError, PushReport};
 pub use descriptor::RdmaMediaDataDescriptor;
-pub use landing::{Grant, Landing, LandingError, LandingSlot, Landings};
+pub use landing::{Grant, Landing, LandingError, LandingSlot, Landings, Pin};

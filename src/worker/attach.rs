@@ -7,7 +7,7 @@ use reqwest::{Response, StatusCode, header::CONTENT_TYPE};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{client::WorkerClient, state::Worker};
-use crate::transfer::{Grant, NixlAgent, mac::Key};
+use crate::transfer::{Grant, NixlAgent, PushError, lane::Whereabouts, mac::Key};
 
 const PROTOCOL: u32 = 1;
 const MAC_HEADER: &str = "x-mediagate-mac";
@@ -41,6 +41,8 @@ pub enum AttachError {
     Unreachable(#[source] reqwest::Error),
     #[error("NIXL cannot take the worker's metadata: {0}")]
     Nixl(nixl_sys::NixlError),
+    #[error("the first transfer did not arrive: {0}")]
+    Transfer(PushError),
 }
 
 /// Who attaches, and with which key.
@@ -74,6 +76,8 @@ pub struct WorkerFacts {
     pub api_processes: u32,
     pub processor_cache: ProcessorCache,
     pub engine: Engine,
+    /// Where its lander runs; plugins that cannot tell say nothing.
+    pub whereabouts: Option<Whereabouts>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -142,6 +146,18 @@ struct GrantCall<'a> {
     generations: Option<&'a [u64]>,
 }
 
+#[derive(Serialize)]
+struct ProbeCall<'a> {
+    worker: &'a str,
+    grant: u64,
+    url: &'a str,
+}
+
+#[derive(Deserialize)]
+struct ProbeAnswer {
+    content_hash: String,
+}
+
 #[derive(Deserialize)]
 struct LeaseAnswer {
     lease_seconds: f64,
@@ -197,14 +213,25 @@ pub async fn attach(
     let metadata = base64_simd::STANDARD
         .decode_to_vec(answer.metadata)
         .map_err(|_| AttachError::Protocol("metadata is not base64".into()))?;
-    let peer = agent.connect(metadata).await.map_err(AttachError::Nixl)?;
-    if peer != answer.agent {
-        agent.forget(peer.into());
-        return Err(AttachError::Protocol("its metadata names another agent".into()));
-    }
     let GrantAnswer { id, address, bytes } = answer.grant;
-    let grant = Grant { worker: answer.worker, peer: peer.into(), id, address, bytes, key: grant_key };
-    Ok(Attached { grant, lease, facts: answer.facts })
+    let grant = Grant { worker: answer.worker, peer: answer.agent.into(), id, address, bytes, key: grant_key };
+    let problem = match agent.connect(metadata).await {
+        Ok(peer) if *peer == *grant.peer => return Ok(Attached { grant, lease, facts: answer.facts }),
+        Ok(peer) => {
+            agent.forget(peer.into());
+            AttachError::Protocol("its metadata names another agent".into())
+        }
+        Err(error) => AttachError::Nixl(error),
+    };
+    give_back(worker, client, &grant).await;
+    Err(problem)
+}
+
+/// Gives back what cannot be used, so that its range need not wait for the lease to end.
+pub async fn give_back(worker: &Worker, client: &WorkerClient, grant: &Grant) {
+    if let Err(error) = detach(worker, client, grant).await {
+        tracing::debug!(worker = %worker.label, %error, "detach failed");
+    }
 }
 
 /// Renews a lease. `seq` rises with each call for a grant.
@@ -224,6 +251,17 @@ pub async fn void(
     let body = json(&GrantCall { worker: &grant.worker, grant: grant.id, seq: None, generations: Some(generations) });
     let answer: VoidAnswer = call(worker, client, grant, "/mediagate/void", body).await?;
     Ok(answer.void)
+}
+
+/// Has the worker take one picture, by reference or inline, as it would take it in a request; gives the content hash of what
+/// it saw.
+pub async fn probe(worker: &Worker, client: &WorkerClient, grant: &Grant, url: &str) -> Result<String, AttachError> {
+    let body = json(&ProbeCall { worker: &grant.worker, grant: grant.id, url });
+    // Over the digest alone: the picture itself stays with the process that took the call.
+    let digest = blake3::hash(&body).to_hex();
+    let mac = grant.key.mac("mediagate probe v1", &[digest.as_bytes()]);
+    let answer: ProbeAnswer = parse(&post(worker, client, "/mediagate/probe", body, Some(mac)).await?.body)?;
+    Ok(answer.content_hash)
 }
 
 /// Gives a grant back, so that its range need not wait for the lease to end.

@@ -6,6 +6,7 @@
 //! - [`client`]: HTTP to workers.
 //! - [`attach`]: the gateway's side of attach, renew, void and detach (docs/PROTOCOL.md).
 //! - [`belief`]: what a worker is believed to hold processed.
+//! - [`probe`]: what a connection is worth, measured on attach.
 //! - [`monitor`]: a task for each worker that keeps that state true.
 
 pub mod attach;
@@ -15,6 +16,7 @@ pub mod circuit;
 pub mod client;
 pub mod load;
 pub mod monitor;
+pub mod probe;
 pub mod registry;
 pub mod reports;
 pub mod state;

@@ -13,19 +13,15 @@ use super::{
     belief::Belief,
     changes::Change,
     client::WorkerClient,
+    probe::Probe,
     state::Worker,
 };
 use crate::{
-    memory::{Arena, SLOT_ALIGNMENT_BYTES, Slot},
     observe,
-    transfer::{Landing, Landings, NixlAgent, agent::PushRequest},
+    transfer::{Landing, Landings, NixlAgent, lane::Lane},
 };
 
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// The transfer that measures a connection on attach.
-const PROBE_BYTES: usize = 1 << 20;
-const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long to wait before attaching again after what time alone may cure.
 const RETRY_SOON: Duration = Duration::from_secs(1);
@@ -44,6 +40,10 @@ pub struct Transfers {
     pub identity: Identity,
     /// Landing memory to ask each worker for.
     pub want_bytes: u64,
+    /// Of the arena, that pushes to one worker may pin at a time.
+    pub pinned_bytes: u64,
+    /// Whether a worker that is reached over TCP alone gets pixels inside the request, where that is faster.
+    pub inline_where_faster: bool,
 }
 
 /// Starts a monitor for each worker that is there and that joins, until `stop`; ends when the last monitor has.
@@ -184,23 +184,33 @@ impl Monitor {
 
     async fn attach(&self, transfers: &Transfers) -> Result<Attachment, AttachError> {
         let worker = &self.worker;
-        let Transfers { agent, landings, probe, identity, want_bytes } = transfers;
+        let Transfers { agent, landings, probe, identity, want_bytes, pinned_bytes, inline_where_faster } = transfers;
         let Attached { grant, lease, facts } =
             attach::attach(worker, &self.settings.client, identity, agent, *want_bytes).await?;
         let renewed = Instant::now();
-        let (landing, orphans) = Landing::open(grant, agent.clone());
+        let (landing, orphans) = Landing::open(grant, agent.clone(), *pinned_bytes);
         landings.add(&landing);
-        let Some(speed) = probe.connection(&landing).await else {
-            landing.close();
-            // Its range should not have to wait for the lease to end.
-            if let Err(error) = attach::detach(worker, &self.settings.client, landing.grant()).await {
-                tracing::debug!(worker = %worker.label, %error, "detach failed");
-            }
-            return Err(AttachError::Protocol("the first transfer did not arrive".into()));
-        };
+        let whereabouts = facts.whereabouts.as_ref();
+        let measured =
+            match probe.measure(worker, &self.settings.client, &landing, whereabouts, *inline_where_faster).await {
+                Ok(measured) => measured,
+                Err(error) => {
+                    landing.close();
+                    // Its range should not have to wait for the lease to end.
+                    if let Err(error) = attach::detach(worker, &self.settings.client, landing.grant()).await {
+                        tracing::debug!(worker = %worker.label, %error, "detach failed");
+                    }
+                    return Err(error);
+                }
+            };
+        landing.set_inline_is_faster(measured.inline_is_faster());
         worker.set_models(facts.models.clone());
         worker.set_landing(Some(landing.clone()), Some(Belief::new(&facts.processor_cache)));
-        observe::worker_push_speed(&worker.label, speed);
+        observe::worker_push_speed(&worker.label, measured.speed);
+        observe::worker_prefers_inline(&worker.label, measured.inline_is_faster());
+        for lane in Lane::ALL {
+            observe::worker_lane(&worker.label, lane.name(), measured.lane == Some(lane));
+        }
         tracing::info!(
             worker = %worker.label,
             engine = %facts.engine.name,
@@ -209,9 +219,23 @@ impl Monitor {
             processor_cache = %facts.processor_cache.kind,
             processor_cache_bytes = facts.processor_cache.bytes,
             api_processes = facts.api_processes,
-            mib_per_second = speed >> 20,
+            lane = measured.lane.map_or("unknown", Lane::name),
+            mib_per_second = measured.speed >> 20,
             "attached"
         );
+        if let (Some(Lane::Tcp), true, Some(whereabouts)) = (measured.lane, measured.here, whereabouts) {
+            let obstacle = whereabouts.obstacle(landing.grant().address);
+            tracing::warn!(worker = %worker.label, "pixels go over TCP to a worker on the same machine: {obstacle}");
+        }
+        if let Some(ways) = measured.ways {
+            tracing::info!(
+                worker = %worker.label,
+                pushed_mib_per_second = ways.pushed >> 20,
+                inline_mib_per_second = ways.inline >> 20,
+                way = if measured.inline_is_faster() { "inline" } else { "push" },
+                "the faster way to this worker is taken"
+            );
+        }
         Ok(Attachment { landing, orphans, lease, renewed, seq: 0 })
     }
 
@@ -268,46 +292,5 @@ async fn next_orphan(attachment: &mut Option<Attachment>) -> Option<u64> {
     match attachment {
         Some(held) => held.orphans.recv().await,
         None => std::future::pending().await,
-    }
-}
-
-/// What is written on attach: parts of the arena that are taken at start, since pictures may fill all the rest of it.
-#[derive(Clone)]
-pub struct Probe {
-    /// Pays for connection set-up.
-    first: Slot,
-    /// Measures the lane.
-    measured: Slot,
-}
-
-impl Probe {
-    /// Bytes of the arena that probes take for good.
-    pub const ARENA_BYTES: usize = SLOT_ALIGNMENT_BYTES + PROBE_BYTES;
-
-    /// `None` if the arena has no room.
-    pub fn new(arena: &Arc<Arena>) -> Option<Self> {
-        let first = arena.reserve(SLOT_ALIGNMENT_BYTES)?;
-        let measured = arena.reserve(PROBE_BYTES)?;
-        Some(Probe { first, measured })
-    }
-
-    /// Bytes per second of the second of two WRITEs; `None` if one did not arrive.
-    async fn connection(&self, landing: &Landing) -> Option<u64> {
-        let grant = landing.grant();
-        let measured = if grant.bytes < PROBE_BYTES as u64 { &self.first } else { &self.measured };
-        let mut speed = None;
-        for source in [&self.first, measured] {
-            let request = PushRequest {
-                source: source.clone(),
-                peer: grant.peer.clone(),
-                address: grant.address,
-                note: format!("W {}", grant.id),
-                deadline: Instant::now() + PROBE_TIMEOUT,
-                hold: Box::new(()),
-            };
-            let report = landing.agent().push(request).await.ok()?;
-            speed = Some((report.bytes as f64 / report.took.as_secs_f64().max(1e-9)) as u64);
-        }
-        speed
     }
 }

@@ -19,8 +19,10 @@ mod keys;
 #[cfg(feature = "mm-routing")]
 mod kv_events;
 mod landing;
+mod lanes;
 mod life_cycle;
 mod passthrough;
 mod pushed_requests;
 mod refusals;
 mod routes;
+mod stalls;

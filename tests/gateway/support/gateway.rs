@@ -12,13 +12,15 @@ use tokio::sync::watch;
 use super::{eventually, raw::RawClient, soon, wire::Message};
 
 /// What holds for every gateway of the tests unless a flag says otherwise.
-const DEFAULTS: [(&str, &str); 7] = [
+const DEFAULTS: [(&str, &str); 8] = [
     ("MEDIAGATE_LISTEN", "127.0.0.1:0"),
     ("MEDIAGATE_ADMIN_LISTEN", "127.0.0.1:0"),
     ("MEDIAGATE_HEALTH_INTERVAL_MS", "50"),
     ("MEDIAGATE_ARENA_BYTES", "32MiB"),
     ("MEDIAGATE_MEDIA_MAX_PIXELS", "10000000"),
     ("MEDIAGATE_NIXL_LIB_DIR", "/nonexistent"),
+    // What is faster is for the machine to say; tests of pushes want pushes, over TCP too.
+    ("MEDIAGATE_INLINE_WHERE_FASTER", "false"),
     ("MEDIAGATE_LOG", "info,mediagate=debug"),
 ];
 
@@ -121,8 +123,7 @@ impl Gateway {
     }
 
     pub fn signal(&self, signal: i32) {
-        // SAFETY: a signal to a child that was not waited for yet.
-        assert_eq!(unsafe { libc::kill(self.pid(), signal) }, 0);
+        super::signal(self.pid(), signal);
     }
 
     /// Waits for its end.

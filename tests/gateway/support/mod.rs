@@ -24,6 +24,12 @@ pub async fn soon<T>(what: &str, event: impl Future<Output = T>) -> T {
     }
 }
 
+/// Sends a signal to a process that a test has started.
+pub fn signal(pid: i32, signal: i32) {
+    // SAFETY: a signal to a child, or a child's child, that was not waited for yet.
+    assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
+}
+
 /// Asks again and again, for what nothing announces, until the answer is yes.
 pub async fn eventually<F: Future<Output = bool>>(what: &str, mut is_so: impl FnMut() -> F) {
     soon(what, async {

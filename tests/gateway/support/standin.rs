@@ -60,6 +60,16 @@ impl Standin {
         self.child.wait().unwrap();
     }
 
+    /// The process that owns its landing memory.
+    pub fn lander(&self) -> i32 {
+        let children = format!("/proc/{0}/task/{0}/children", self.child.id());
+        let children = std::fs::read_to_string(children).unwrap();
+        let is_lander = |pid: &&str| {
+            std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.starts_with("mediagate-land"))
+        };
+        children.split_whitespace().find(is_lander).expect("a lander").parse().unwrap()
+    }
+
     /// Starts it again on the same address, another incarnation.
     pub async fn restart(&mut self) {
         self.kill();
@@ -94,10 +104,15 @@ impl Gateway {
 
     /// As [`Self::with_nixl`], with a worker of any kind.
     pub async fn with_nixl_at(worker: &str, flags: &[&str]) -> Self {
+        Self::with_nixl_and(worker, flags, &[]).await
+    }
+
+    /// As [`Self::with_nixl_at`], with these variables set.
+    pub async fn with_nixl_and(worker: &str, flags: &[&str], variables: &[(&str, &str)]) -> Self {
         let python = python().expect("the stand-in runs");
         let libraries = nixl_libraries(&python.prefix).expect("NIXL beside the Python package");
         let own = ["--worker", worker, "--frontend-decoding", "--nixl-lib-dir", libraries.to_str().unwrap()];
-        Self::start(&[&own[..], flags].concat(), &[]).await.ready().await
+        Self::start(&[&own[..], flags].concat(), variables).await.ready().await
     }
 }
 

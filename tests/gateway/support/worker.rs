@@ -35,6 +35,8 @@ struct Shared {
     health: Mutex<&'static str>,
     /// Where its KV events come from; `None`: it has no such route.
     event_sources: Mutex<Option<String>>,
+    /// The answer to a gateway that wants to attach, where there is no lander.
+    hello: Mutex<Vec<u8>>,
     exchanges: mpsc::UnboundedSender<Exchange>,
 }
 
@@ -82,6 +84,7 @@ impl FakeWorker {
             lander,
             health: Mutex::new("200 OK"),
             event_sources: Mutex::default(),
+            hello: Mutex::new(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n".to_vec()),
             exchanges,
         });
         let accepting = tokio::spawn({
@@ -112,6 +115,11 @@ impl FakeWorker {
     /// What it says of where its KV events come from, as JSON.
     pub fn set_event_sources(&self, sources: String) {
         *self.shared.event_sources.lock().unwrap() = Some(sources);
+    }
+
+    /// What it answers to gateways that want to attach, head and all.
+    pub fn set_hello(&self, answer: Vec<u8>) {
+        *self.shared.hello.lock().unwrap() = answer;
     }
 
     /// All requests but the gateway's own questions, in order.
@@ -195,7 +203,7 @@ async fn serve(shared: Arc<Shared>, mut stream: BufReader<TcpStream>) {
             {
                 match shared.lander {
                     Some(lander) => ask(lander, &request).await,
-                    None => b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n".to_vec(),
+                    None => shared.hello.lock().unwrap().clone(),
                 }
             }
             _ => {

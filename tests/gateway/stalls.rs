@@ -1,0 +1,134 @@
+//! Processes that stand still, and workers that are full: nobody waits for them longer than must be.
+
+use super::support::{
+    bodies, eventually,
+    gateway::{self, Gateway},
+    pictures::{self, Pixels, data_uri},
+    signal, soon,
+    standin::{Sight, Standin, sights},
+    worker::{self, FakeWorker},
+};
+
+const TCP: &[(&str, &str)] = &[("UCX_TLS", "tcp,self")];
+
+fn picture(seed: u32, width: u32, height: u32) -> (String, Pixels) {
+    let (file, pixels) = pictures::png(seed, width, height);
+    (data_uri("image/png", &file), pixels)
+}
+
+/// Sends a picture, which must be seen as it is.
+async fn send(gateway: &Gateway, (uri, pixels): &(String, Pixels)) -> Sight {
+    let (status, answer) = gateway.chat(bodies::with_images([uri.as_str()])).await;
+    assert_eq!(status, 200, "{answer}");
+    let seen = sights(&answer).remove(0);
+    assert_eq!(seen.pixels, *pixels);
+    seen
+}
+
+#[tokio::test]
+async fn a_worker_that_hangs_pins_a_part_of_the_arena_and_the_others_get_on() {
+    let flags = &["--cache-bytes", "0"];
+    let (Some(stuck), Some(other)) = (Standin::start(flags).await, Standin::start(flags).await) else { return };
+    // All of the arena is for pictures like these.
+    let flags = ["--worker", &other.url(), "--push-timeout-ms", "1500", "--media-max-pixels", "300000"];
+    // Over TCP a WRITE needs the other side's help, and does not end while that stands still.
+    let gateway = Gateway::with_nixl_and(&stuck.url(), &flags, TCP).await;
+    gateway.log.wait_for_another(" attached ", 1).await;
+    let lander = stuck.lander();
+    signal(lander, libc::SIGSTOP);
+    // In all more than the arena holds, of 32 MiB, of which one worker may pin four.
+    let pictures: Vec<_> = (0..60).map(|seed| picture(seed, 600, 400)).collect();
+    let watch = async {
+        let mut most: f64 = 0.0;
+        loop {
+            let label = format!("worker=\"{}\"", stuck.address);
+            most = most.max(gateway.metric("mediagate_landing_pinned_bytes", &label).await);
+            assert!(most <= 4_400_000.0, "an eighth of the arena: {most}");
+            if most > 0.0 && gateway.metric("mediagate_transfers_total", "outcome=\"no_room\"").await > 0.0 {
+                return;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    };
+    let requests = futures_util::future::join_all(pictures.iter().map(|picture| send(&gateway, picture)));
+    soon("all answers", async { tokio::join!(requests, watch) }).await;
+    signal(lander, libc::SIGCONT);
+    eventually("all sources to be free", || async {
+        gateway.metric("mediagate_landing_pinned_bytes", "").await == 0.0
+            && gateway.metric("mediagate_landing_open", "").await == 0.0
+    })
+    .await;
+    // And it is pushed to again.
+    eventually("pushes to both", || async {
+        let before = gateway.metric("mediagate_transfers_total", "outcome=\"push\"").await;
+        for picture in &pictures[..10] {
+            send(&gateway, picture).await;
+        }
+        gateway.metric("mediagate_transfers_total", "outcome=\"push\"").await - before == 10.0
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_request_for_a_worker_without_room_goes_to_one_that_has_room() {
+    let small = &["--cache-bytes", "0", "--landing-bytes", "1048576", "--grant-bytes", "1048576"];
+    let (Some(lander), Some(roomy)) = (Standin::start(small).await, Standin::start(&["--cache-bytes", "0"]).await)
+    else {
+        return;
+    };
+    let full = FakeWorker::landing_at(lander.address).await;
+    let gateway = Gateway::with_nixl_at(&full.url(), &["--worker", &roomy.url()]).await;
+    gateway.log.wait_for_another(" attached ", 1).await;
+    // Each takes most of the small worker's memory. The first that goes there stays.
+    let ask = |(uri, _): &(String, Pixels)| {
+        tokio::spawn(gateway::answer(gateway.request(bodies::with_images([uri.as_str()]))))
+    };
+    let mut seeds = 0..;
+    let (held, waiting) = loop {
+        let mut request = ask(&picture(seeds.next().unwrap(), 600, 400));
+        tokio::select! {
+            exchange = full.next() => break (exchange, request),
+            answer = &mut request => assert_eq!(answer.unwrap().0, 200),
+        }
+    };
+    for seed in seeds.take(20) {
+        assert_eq!(send(&gateway, &picture(seed, 600, 400)).await.transfer, "push");
+    }
+    assert!(gateway.metric("mediagate_transfers_total", "outcome=\"no_room\"").await > 0.0);
+    held.answer(worker::ok_json("{}")).await;
+    assert_eq!(waiting.await.unwrap().0, 200);
+}
+
+#[tokio::test]
+async fn a_gateway_that_wakes_after_its_memory_was_granted_to_another_harms_nobody() {
+    let flags = &["--cache-bytes", "0", "--landing-bytes", "1048576", "--grant-bytes", "1048576"];
+    let times = &["--lease-seconds", "1", "--grace-seconds", "0"];
+    let Some(worker) = Standin::start(&[&flags[..], times].concat()).await else { return };
+    let sleeper = Gateway::pushing(&worker, &["--health-interval-ms", "100"]).await;
+    let pictures: Vec<_> = (0..40).map(|seed| picture(seed, 200, 150)).collect();
+    // It falls asleep in the midst of work.
+    let dreaming = futures_util::future::join_all(pictures[..20].iter().map(|(uri, pixels)| {
+        let request = sleeper.request(bodies::with_images([uri.as_str()]));
+        async move { (gateway::answer(request).await, pixels) }
+    }));
+    let waking = async {
+        eventually("work", || async { sleeper.metric("mediagate_pushed_bytes_total", "").await > 0.0 }).await;
+        signal(sleeper.pid(), libc::SIGSTOP);
+        // There is memory for one, so this one has what was the sleeper's.
+        let heir = Gateway::pushing(&worker, &[]).await;
+        let work = futures_util::future::join_all(pictures[20..].iter().map(|picture| send(&heir, picture)));
+        let wake = async { signal(sleeper.pid(), libc::SIGCONT) };
+        tokio::join!(work, wake);
+        for picture in &pictures[20..] {
+            assert_eq!(send(&heir, picture).await.transfer, "push");
+        }
+        drop(heir);
+    };
+    let (answers, ()) = soon("both", async { tokio::join!(dreaming, waking) }).await;
+    for ((status, answer), pixels) in answers {
+        assert_eq!(status, 200, "{answer}");
+        assert_eq!(sights(&answer)[0].pixels, *pixels);
+    }
+    // The heir is gone without a word; its lease ends, and the sleeper gets memory again.
+    eventually("pushes again", || async { send(&sleeper, &pictures[0]).await.transfer == "push" }).await;
+}
