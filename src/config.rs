@@ -5,6 +5,7 @@
 
 mod budgets;
 mod media;
+mod routing;
 mod serve;
 mod show;
 
@@ -18,6 +19,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub use budgets::{BASE_BYTES, Budgets};
 pub use media::MediaArgs;
+pub use routing::RoutingArgs;
 pub use serve::ServeArgs;
 
 /// A gateway in front of vLLM workers that decodes every image once.
@@ -59,6 +61,9 @@ pub struct WarmArgs {
     /// For this tenant alone: the value of the header that the gateway's --tenancy names
     #[arg(long)]
     pub tenant: Option<String>,
+    /// Served model that the images are for, in whose size they are kept [default: the one that all workers serve]
+    #[arg(long)]
+    pub model: Option<String>,
     /// For requests with this cache_salt alone
     #[arg(long)]
     pub cache_salt: Option<String>,

@@ -4,10 +4,13 @@ use std::process::ExitCode;
 
 use mediagate::{
     config::{Cli, Command, ConfigError},
-    inspect, serve, warm,
+    inspect,
+    observe::panics,
+    serve, warm,
 };
 
 fn main() -> ExitCode {
+    panics::log_contained();
     let cli = match Cli::read(std::env::args_os()) {
         Ok(cli) => cli,
         Err(ConfigError::Arguments(error)) => error.exit(),

@@ -107,6 +107,7 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
         worker_authorization,
         bodies: Budget::new(args.body_budget_bytes()),
         limits: args.limits(),
+        resize: args.resize,
         models,
         leaving: CancellationToken::new(),
         metrics,

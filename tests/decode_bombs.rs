@@ -72,6 +72,7 @@ fn bombs() -> Vec<(&'static str, Format, Vec<u8>)> {
         ("PNG 50,000 x 50,000", Format::Png, png(50_000, 0)),
         ("interlaced PNG 50,000 x 50,000", Format::Png, png(50_000, 1)),
         ("PNG of the largest sides", Format::Png, png(0x7fff_ffff, 0)),
+        ("PNG of texts that inflate to 16 MiB", Format::Png, png_of_texts()),
         ("JPEG 65,500 x 65,500", Format::Jpeg, jpeg(0xc0)),
         ("progressive JPEG 65,500 x 65,500", Format::Jpeg, jpeg(0xc2)),
         ("GIF 65,535 x 65,535", Format::Gif, gif([u16::MAX; 2], [1; 2])),
@@ -101,6 +102,18 @@ fn png(side: u32, interlaced: u8) -> Vec<u8> {
     let data = [0x78, 0x9c, 0xed, 0xc1];
     let chunks = [png_chunk(b"IHDR", &header), png_chunk(b"IDAT", &data), png_chunk(b"IEND", b"")];
     [&b"\x89PNG\r\n\x1a\n"[..], &chunks.concat()].concat()
+}
+
+/// A picture of one pixel, with texts of nearly a mebibyte each.
+fn png_of_texts() -> Vec<u8> {
+    use std::io::Write;
+
+    let mut encoder = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::best());
+    encoder.write_all(&vec![b'a'; (1 << 20) - 1]).unwrap();
+    let text = png_chunk(b"zTXt", &[&b"Comment\0\0"[..], &encoder.finish().unwrap()].concat());
+    let whole = png(1, 0);
+    let after_header = 8 + 25;
+    [&whole[..after_header], &text.repeat(16), &whole[after_header..]].concat()
 }
 
 fn png_chunk(name: &[u8; 4], content: &[u8]) -> Vec<u8> {

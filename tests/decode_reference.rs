@@ -1,4 +1,4 @@
-//! Every image of the public test suites and of our own cases against what vLLM made of it.
+//! Every image of the public test suites, and of this repository, against what vLLM made of it.
 //!
 //! The images are not part of this repository; where they are not found beside it, the tests say so and pass.
 
@@ -76,24 +76,6 @@ fn the_images_of_this_repository_are_decoded_as_vllm_decodes_them() {
     for (name, expected) in &expected {
         let bytes = fs::read(folder.join("images").join(name)).unwrap();
         table.count(name, &bytes, expected, &DecodeLimits::default());
-    }
-    table.print_and_check();
-}
-
-#[test]
-fn our_cases_are_decoded_as_vllm_decodes_them() {
-    let Some(cases) = shared("cases/cases.json") else { return };
-    let folder = cases.parent().unwrap();
-    let cases: Value = serde_json::from_str(&fs::read_to_string(&cases).unwrap()).unwrap();
-    let mut table = table();
-    for case in cases["cases"].as_array().unwrap().iter().filter(|case| case["kind"] == "image") {
-        let bytes = fs::read(folder.join(case["file"].as_str().unwrap())).unwrap();
-        let name = case["name"].as_str().unwrap();
-        match case["expected"]["status"].as_str() {
-            // Allowed to be refused, at our limits.
-            Some("ok_or_client_error") => continue,
-            _ => table.count(name, &bytes, &case["expected"], &DecodeLimits::default()),
-        }
     }
     table.print_and_check();
 }

@@ -5,13 +5,13 @@ use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 use bytesize::ByteSize;
 use clap::{ArgAction, Args};
 
-use super::{Budgets, ConfigError, MediaArgs, budgets, usize_of};
+use super::{Budgets, ConfigError, MediaArgs, RoutingArgs, budgets, usize_of};
 use crate::{
     memory::{Layout, SLOT_ALIGNMENT_BYTES},
     model::ModelPath,
     observe::tracing::LogFormat,
-    routing::{RoutePolicy, RoutingSettings, Weights},
-    server::{app::Limits, tenant::Tenancy},
+    routing::RoutingSettings,
+    server::{app::Limits, resize::Resize, tenant::Tenancy},
 };
 
 #[derive(Debug, Args)]
@@ -39,29 +39,12 @@ pub struct ServeArgs {
     #[arg(long, env = "MEDIAGATE_FRONTEND_DECODING", value_name = "BOOL", default_value = "false",
           num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     pub frontend_decoding: bool,
-    /// How a worker is chosen [default: mm-kv where --model-path is given, else media-prefix]
-    #[arg(long, env = "MEDIAGATE_ROUTE_POLICY", value_name = "NAME")]
-    pub route_policy: Option<RoutePolicy>,
-    /// What it saves that a worker need not process and encode an image again, for each of its tokens; a token of the prompt
-    /// that need not be computed saves 1
-    #[arg(long, env = "MEDIAGATE_ROUTE_MEDIA_WEIGHT", value_name = "WEIGHT", default_value = "0.5")]
-    pub route_media_weight: f64,
-    /// What a token of work that a worker has already costs
-    #[arg(long, env = "MEDIAGATE_ROUTE_LOAD_WEIGHT", value_name = "WEIGHT", default_value = "1")]
-    pub route_load_weight: f64,
-    /// Share of a prompt that a worker must hold for that to count, where it does not hold the largest image: 0 to 1
-    #[arg(long, env = "MEDIAGATE_ROUTE_MIN_OVERLAP", value_name = "SHARE", default_value = "0.5")]
-    pub route_min_overlap: f64,
-    /// How much chance there is in the choice: 0 for none; at 1, a worker that costs a whole prompt more is chosen by 1/e as
-    /// often
-    #[arg(long, env = "MEDIAGATE_ROUTE_TEMPERATURE", value_name = "TEMPERATURE", default_value = "0")]
-    pub route_temperature: f64,
-    /// Blocks of KV caches that are known at once, of all workers together; about 64 bytes each
-    #[arg(long, env = "MEDIAGATE_ROUTE_INDEX_BLOCKS", value_name = "N", default_value = "2000000")]
-    pub route_index_blocks: usize,
-    /// How often each worker is asked how busy it is
-    #[arg(long, env = "MEDIAGATE_LOAD_INTERVAL_MS", value_name = "MS", default_value = "1000")]
-    pub load_interval_ms: u64,
+    /// Whether images are brought to the size that the model will see before they are sent: `auto` where it changes nothing
+    /// for the model (docs/SEMANTICS.md says when that is), or `off`
+    #[arg(long, env = "MEDIAGATE_RESIZE", value_name = "auto|off", default_value = "auto", value_parser = Resize::from_str)]
+    pub resize: Resize,
+    #[command(flatten)]
+    pub routing: RoutingArgs,
     /// Folder of a served model, as vLLM was given it: `DIR`, or `NAME=DIR` with the served model name (repeatable; in the
     /// variable separated by commas). Its files say how many tokens an image is
     #[arg(long = "model-path", id = "model_path", env = "MEDIAGATE_MODEL_PATH", value_name = "[NAME=]DIR", value_delimiter = ',',
@@ -150,17 +133,7 @@ impl ServeArgs {
     }
 
     pub fn routing(&self) -> RoutingSettings {
-        RoutingSettings {
-            policy: self.route_policy.unwrap_or(RoutePolicy::of_knowledge(!self.model_paths.is_empty())),
-            weights: Weights {
-                media: self.route_media_weight,
-                load: self.route_load_weight,
-                min_overlap: self.route_min_overlap,
-                temperature: self.route_temperature,
-            },
-            index_blocks: self.route_index_blocks,
-            load_interval: Duration::from_millis(self.load_interval_ms),
-        }
+        self.routing.settings(!self.model_paths.is_empty())
     }
 
     /// What memory the settings add up to.
@@ -189,19 +162,7 @@ impl ServeArgs {
         if usize_of(self.max_body_bytes) > self.body_budget_bytes() {
             return invalid("--max-body-bytes is above --body-budget-bytes, so that no such body would ever be taken");
         }
-        let weights = [
-            ("--route-media-weight", self.route_media_weight, f64::MAX),
-            ("--route-load-weight", self.route_load_weight, f64::MAX),
-            ("--route-min-overlap", self.route_min_overlap, 1.0),
-            ("--route-temperature", self.route_temperature, f64::MAX),
-        ];
-        if let Some((name, _, most)) = weights.iter().find(|(_, value, most)| !(0.0..=*most).contains(value)) {
-            let range = if *most == 1.0 { "from 0 to 1" } else { "of 0 or more" };
-            return invalid(&format!("{name} must be a number {range}"));
-        }
-        if self.load_interval_ms < 100 {
-            return invalid("--load-interval-ms is below 100, which would keep the workers busy answering it");
-        }
+        self.routing.validate()?;
         if self.health_interval_ms < 10 {
             return invalid("--health-interval-ms is below 10, which would keep the workers busy answering it");
         }

@@ -122,6 +122,11 @@ impl Scope {
         Scope(*hasher.finalize().as_bytes())
     }
 
+    /// A scope within this one.
+    pub fn within(&self, part: &[u8]) -> Self {
+        Scope(*blake3::keyed_hash(&self.0, part).as_bytes())
+    }
+
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }

@@ -5,6 +5,8 @@
 
 mod files;
 mod path;
+pub mod processor;
+pub mod tested;
 
 use std::sync::Arc;
 

@@ -16,6 +16,8 @@ const MEDIA: &str = "mediagate_media_total";
 const FETCH_SECONDS: &str = "mediagate_fetch_seconds";
 const FETCHED_BYTES: &str = "mediagate_fetched_bytes";
 const DECODE_SECONDS: &str = "mediagate_decode_seconds";
+const RESIZED: &str = "mediagate_resized_images_total";
+const RESIZE_SAVED: &str = "mediagate_resize_saved_bytes_total";
 const ADMISSION_SECONDS: &str = "mediagate_admission_wait_seconds";
 const TRANSFERS: &str = "mediagate_transfers_total";
 const PUSH_SECONDS: &str = "mediagate_push_seconds";
@@ -71,6 +73,8 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
     describe_histogram!(FETCH_SECONDS, Unit::Seconds, "Fetching one image by URL, redirects and retries included");
     describe_histogram!(FETCHED_BYTES, Unit::Bytes, "Size of a fetched file");
     describe_histogram!(DECODE_SECONDS, Unit::Seconds, "Decoding and hashing one image, by format");
+    describe_counter!(RESIZED, "Images that were decoded to the size that the model will see");
+    describe_counter!(RESIZE_SAVED, Unit::Bytes, "Pixels that these have less than the images");
     describe_histogram!(ADMISSION_SECONDS, Unit::Seconds, "Waiting for memory, by budget");
     describe_counter!(TRANSFERS, "Images sent to workers, by outcome: push, inline, original, push_failed, ...");
     describe_histogram!(PUSH_SECONDS, Unit::Seconds, "One push over NIXL");
@@ -131,6 +135,11 @@ pub fn fetched(took: Duration, bytes: usize) {
 
 pub fn decoded(format: &'static str, took: Duration) {
     histogram!(DECODE_SECONDS, "format" => format).record(took);
+}
+
+pub fn resized(saved_bytes: usize) {
+    counter!(RESIZED).increment(1);
+    counter!(RESIZE_SAVED).increment(saved_bytes as u64);
 }
 
 pub fn admitted(budget: &'static str, waited: Duration) {

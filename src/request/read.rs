@@ -32,6 +32,8 @@ pub struct ClientRequest<'a> {
     pub stream: bool,
     /// Separates prefix caches; part of the scope of media ids.
     pub cache_salt: Option<Cow<'a, str>>,
+    /// Whether it tells the image processor how to work (`mm_processor_kwargs`), which workers may be set to allow.
+    pub processor_kwargs: bool,
     /// Each element of the conversation, in order: its JSON text in the body.
     pub messages: Vec<Range<usize>>,
     /// The JSON text of each other member of the body that the prompt is made of, with its key, in the order of the body.
@@ -199,6 +201,7 @@ impl<'a> ClientRequest<'a> {
                         return Ok(());
                     }
                 }
+                "mm_processor_kwargs" => request.processor_kwargs |= value.peek()? != b'n',
                 "stream" => {
                     seen.once("stream", value)?;
                     if value.peek()? != b'n' {
@@ -484,6 +487,22 @@ mod tests {
         assert_eq!(read(r#"{"messages":[],"messages":[]}"#).unwrap_err().code(), "duplicate_key");
         assert_eq!(read(r#"{"messages":[{"content":{"type":"text"}}]}"#).unwrap_err().code(), "invalid_type");
         assert_eq!(read(r#"{"messages":[]} x"#).unwrap_err().code(), "invalid_json");
+    }
+
+    #[test]
+    fn what_tells_the_image_processor_how_to_work_is_noted() {
+        let noted = |members: &str| {
+            let body = format!(r#"{{"messages":[]{members}}}"#);
+            ClientRequest::read(body.as_bytes()).map(|request| request.processor_kwargs)
+        };
+        for (members, expected) in [
+            ("", false),
+            (r#","mm_processor_kwargs":null"#, false),
+            (r#","mm_processor_kwargs":{"max_pixels":1}"#, true),
+            (r#","mm_processor_kwargs":{},"mm_processor_kwargs":null"#, true),
+        ] {
+            assert_eq!(noted(members), Ok(expected), "{members}");
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use http::{HeaderMap, HeaderValue, header::AUTHORIZATION};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::{auth::ApiKeys, tenant::Tenancy};
+use super::{auth::ApiKeys, resize::Resize, tenant::Tenancy};
 use crate::{
     media::{fetch::Fetcher, loader::MediaLoader},
     memory::Budget,
@@ -35,6 +35,7 @@ pub struct Inner {
     /// Request bodies that are held at once, in all.
     pub bodies: Budget,
     pub limits: Limits,
+    pub resize: Resize,
     /// What is known of the served models.
     pub models: Models,
     /// Cancelled when the gateway is told to end: it is not ready from then on.

@@ -45,7 +45,7 @@ pub async fn dispatch(
     let mut broke_off = false;
     loop {
         let workers = app.registry.available();
-        let left = || workers.iter().filter(|worker| !passed_over.contains(&worker.id));
+        let left = || workers.iter().filter(|worker| !passed_over.contains(&worker.id) && request.fits(worker));
         let with_room = left().filter(|worker| !full.contains(&worker.id)).count();
         let elsewhere = with_room > 1;
         let candidates: Vec<_> = left()

@@ -17,7 +17,7 @@ use super::{
     app::App,
     body,
     dispatch::{Dispatched, dispatch},
-    headers,
+    headers, resize,
     send::{Answer, AnswerBody, LoadedRequest, SendTimes},
     surface::Surface,
     terms,
@@ -30,6 +30,7 @@ use crate::{
         error::{LoadError, MediaError},
         loader::{LoadTimes, MediaLoader},
         picture::Media,
+        resize::SmartResize,
         source::Source,
     },
     memory::SharedText,
@@ -61,8 +62,12 @@ async fn serve(app: &App, surface: &'static Surface, request: Request) -> Result
     })?;
     stages.end("scan");
 
+    let mut resize = None;
     let media = match &app.loader {
-        Some(loader) => load(app, loader, &parts.headers, &body.bytes, &client, &mut stages).await?,
+        Some(loader) => {
+            resize = resize::of_request(app.resize, &app.registry, &client);
+            load(app, loader, &parts.headers, &body.bytes, &client, resize, &mut stages).await?
+        }
         None => {
             judge_urls(app, &client).await?;
             Vec::new()
@@ -71,11 +76,11 @@ async fn serve(app: &App, surface: &'static Surface, request: Request) -> Result
     let asked = terms::asked(&body.bytes, &client, &media);
     let request_id = parts.headers.get(headers::REQUEST_ID).cloned().unwrap_or(HeaderValue::from_static(""));
     let to_worker = headers::to_worker(&parts.headers, app.authorization(&parts.headers), &request_id);
-    let loaded = LoadedRequest { surface, body: &body.bytes, request: &client, media: &media };
+    let loaded = LoadedRequest { surface, body: &body.bytes, request: &client, media: &media, resize };
     let Dispatched { answer, in_flight, work, decision } = dispatch(app, to_worker, &loaded, &asked).await?;
 
     let debug = rights.debug && parts.headers.get(headers::DEBUG).is_some_and(|value| value == "1");
-    let debugging = debug.then(|| Debugging::of(&stages, &answer, &decision));
+    let debugging = debug.then(|| Debugging::of(&stages, &answer, &decision, &loaded));
     Ok(pass_on(*answer, in_flight, Told::new(work, &decision), debugging))
 }
 
@@ -86,6 +91,7 @@ async fn load(
     headers: &HeaderMap,
     body: &Bytes,
     client: &ClientRequest<'_>,
+    resize: Option<SmartResize>,
     stages: &mut Stages,
 ) -> Result<Vec<Media>, Box<Refusal>> {
     if let Some((path, kind)) = &client.other_media {
@@ -96,7 +102,7 @@ async fn load(
     let scope = Scope::new(app.tenancy.of(headers).as_deref(), client.cache_salt.as_deref());
     let deadline = Instant::now() + app.limits.admission_timeout;
     let sources: Vec<_> = client.images.iter().map(|part| SharedText::within(body, &part.url)).collect();
-    let loaded = loader.load_all(&sources, &scope, deadline).await;
+    let loaded = loader.load_resized(&sources, &scope, resize.as_ref(), deadline).await;
     let loaded = loaded.map_err(|LoadError { index, error }| about_image(index, &client.images[index], &*error))?;
     stages.loaded(loaded.iter().map(|loaded| loaded.times));
     Ok(loaded.into_iter().map(|loaded| loaded.media).collect())
@@ -196,7 +202,7 @@ struct Debugging {
 }
 
 impl Debugging {
-    fn of(stages: &Stages, answer: &Answer, decision: &Decision) -> Self {
+    fn of(stages: &Stages, answer: &Answer, decision: &Decision, loaded: &LoadedRequest<'_>) -> Self {
         let SendTimes { prepare, push, worker: answered } = answer.times;
         let mut timing = String::new();
         let sent = [("prepare", prepare), ("push", push), ("worker", answered), ("total", stages.start.elapsed())];
@@ -206,9 +212,22 @@ impl Debugging {
             let _ = write!(timing, "{comma}{name};dur={:.3}", took.as_secs_f64() * 1000.0);
         }
         let transfers = if answer.transfers.is_empty() { "none".to_owned() } else { answer.transfers.join("+") };
-        let route = format!("worker={}; transfer={transfers}; {decision}", decision.index);
+        let mut route = format!("worker={}; transfer={transfers}; {decision}", decision.index);
+        let sizes: Vec<_> = loaded.media.iter().filter_map(shipped_size).collect();
+        if !sizes.is_empty() {
+            let resize = if loaded.resize.is_some() { "auto" } else { "off" };
+            let _ = write!(route, "; resize={resize}; sizes={}", sizes.join("+"));
+        }
         // ASCII letters, digits and punctuation only.
         let header = |text: String| HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static(""));
         Debugging { timing: header(timing), route: header(route) }
+    }
+}
+
+/// Width and height as they go to the worker.
+fn shipped_size(media: &Media) -> Option<String> {
+    match media {
+        Media::Picture(picture) => Some(format!("{}x{}", picture.name.width, picture.name.height)),
+        Media::Original(_) => None,
     }
 }

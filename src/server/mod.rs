@@ -4,6 +4,7 @@
 //! - [`routes`]: the list of routes. What is not on it is 404; nothing is forwarded by default.
 //! - [`surface`]: the routes that workers serve, and what the gateway must know of each.
 //! - [`forward`]: a client's request on its way: read, load, dispatch, pass the answer on.
+//! - [`resize`]: whether its images are brought to the model's size first.
 //! - [`terms`]: what a request asks of routing.
 //! - [`dispatch`]: from a loaded request to an answer: which worker, which way, and what next when that fails.
 //! - [`send`]: one prepared request to one worker: push, inline, and what a worker's refusal means.
@@ -26,6 +27,7 @@ pub mod health;
 pub mod linger;
 pub mod listen;
 pub mod models;
+pub mod resize;
 pub mod routes;
 pub mod send;
 pub mod surface;

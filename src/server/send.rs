@@ -17,6 +17,7 @@ use crate::{
     media::{
         content::MediaId,
         picture::{Media, Picture},
+        resize::SmartResize,
     },
     observe,
     request::{ClientRequest, rewrite::Edits},
@@ -119,9 +120,16 @@ pub struct LoadedRequest<'a> {
     pub body: &'a Bytes,
     pub request: &'a ClientRequest<'a>,
     pub media: &'a [Media],
+    /// The rule by which its images were resized: workers of another one would make other pixels of them.
+    pub resize: Option<SmartResize>,
 }
 
 impl LoadedRequest<'_> {
+    /// Whether a worker makes of the images what they were resized for.
+    pub fn fits(&self, worker: &Worker) -> bool {
+        self.resize.is_none() || self.resize == worker.resize()
+    }
+
     /// A worker has answered: it holds these pictures now.
     pub fn teach(&self, belief: &Belief) {
         for media in self.media {
@@ -346,7 +354,7 @@ impl Plan {
             match media {
                 Media::Original(original) => {
                     // The worker looks at the bytes, not at this type.
-                    let prefix = format!("\"data:image/{};base64,", original.format.name().to_ascii_lowercase());
+                    let prefix = format!("\"data:{};base64,", original.format.media_type());
                     edits.replace_with_base64(span, prefix, [original.bytes.clone(), Bytes::new()], "\"");
                 }
                 Media::Picture(picture) => {

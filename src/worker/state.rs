@@ -19,7 +19,7 @@ use super::{
     circuit::{Circuit, CircuitSettings, Outcome, Pass, Phase},
     load::Load,
 };
-use crate::{observe, transfer::Landing};
+use crate::{media::resize::SmartResize, observe, transfer::Landing};
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum WorkerUrlError {
@@ -68,6 +68,7 @@ pub struct Worker {
     pub load: Arc<Load>,
     landing: ArcSwapOption<Landing>,
     belief: ArcSwapOption<Belief>,
+    resize: ArcSwapOption<SmartResize>,
     models: ArcSwap<Vec<String>>,
     incarnation: ArcSwapOption<String>,
     changes: Arc<Changes>,
@@ -114,6 +115,7 @@ impl Worker {
             load: Arc::default(),
             landing: ArcSwapOption::empty(),
             belief: ArcSwapOption::empty(),
+            resize: ArcSwapOption::empty(),
             models: ArcSwap::default(),
             incarnation: ArcSwapOption::empty(),
             changes,
@@ -159,6 +161,7 @@ impl Worker {
     pub fn set_healthy(&self, healthy: bool) -> bool {
         let changed = self.healthy.swap(healthy, Ordering::Relaxed) != healthy;
         if !healthy {
+            self.set_resize(None);
             self.circuit_changed(self.circuit.check_failed(Instant::now()));
         } else if changed {
             self.circuit_changed(self.circuit.came_back());
@@ -173,6 +176,7 @@ impl Worker {
     /// No connection to it can be made: it is not healthy until a check says so.
     pub fn unreachable(&self) {
         self.healthy.store(false, Ordering::Relaxed);
+        self.set_resize(None);
         self.look.notify_one();
     }
 
@@ -233,6 +237,16 @@ impl Worker {
         if let Some(old) = self.landing.swap(landing) {
             old.close();
         }
+    }
+
+    /// How its image processor sizes pictures, where that is known and covered by a test.
+    pub fn resize(&self) -> Option<SmartResize> {
+        self.resize.load().as_deref().copied()
+    }
+
+    /// What was learnt when it was attached. It stays true when the attachment ends, until the worker may be another process.
+    pub fn set_resize(&self, rule: Option<SmartResize>) {
+        self.resize.store(rule.map(Arc::new));
     }
 
     fn set_incarnation(&self, incarnation: &str) {

@@ -149,15 +149,47 @@ async fn a_bare_string_stays_a_string_and_detail_stays_where_it_was() {
 async fn a_format_that_is_not_decoded_goes_as_the_bytes_that_were_fetched() {
     let (worker, files) = (FakeWorker::start().await, Files::start().await);
     let gateway = Gateway::fetching(&worker.url(), &files).await;
-    let file = pictures::file("rgba.avif");
-    let url = files.put("/a.avif", file.clone());
-    let part = json!({"type": "image_url", "image_url": {"url": url}, "uuid": "a client's"});
-    assert_eq!(gateway.chat(bodies::chat(&[part])).await.0, 200);
-    let request = worker.only();
-    let part = &image_parts(&request)[0];
-    assert_eq!(pictures::decode_data_uri(url_of(part), "image/avif"), file);
-    assert_eq!(part.get("uuid"), None);
-    assert!(!request.holds("http"));
+    // A fax TIFF beside TIFFs that are decoded; of a JPEG 2000, its signature is all that is looked at.
+    let jpeg_2000 = b"\0\0\0\x0cjP  \r\n\x87\n and what follows".to_vec();
+    let all = [
+        ("/a.avif", pictures::file("rgba.avif"), "image/avif"),
+        ("/a.tif", pictures::file("group4.tif"), "image/tiff"),
+        ("/a.jp2", jpeg_2000, "image/jp2"),
+    ];
+    for (path, file, _) in &all {
+        let url = files.put(path, file.clone());
+        let part = json!({"type": "image_url", "image_url": {"url": url}, "uuid": "a client's"});
+        assert_eq!(gateway.chat(bodies::chat(&[part])).await.0, 200);
+    }
+    for (request, (_, file, media_type)) in worker.seen().iter().zip(&all) {
+        let part = &image_parts(request)[0];
+        assert_eq!(pictures::decode_data_uri(url_of(part), media_type), *file);
+        assert_eq!(part.get("uuid"), None);
+        assert!(!request.holds("http"));
+    }
+    assert_eq!(gateway.metric("mediagate_media_total", "original").await, 3.0);
+    assert_eq!(gateway.metric("mediagate_transfers_total", "original").await, 3.0);
+}
+
+#[tokio::test]
+async fn a_format_that_vllm_does_not_read_is_refused_by_its_name() {
+    let worker = FakeWorker::start().await;
+    let gateway = Gateway::decoding(&worker.url(), &[]).await;
+    let files: [(&[u8], &str); 4] = [
+        (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "HEIC"),
+        (b"\xff\x0a\xfa\x1f", "JPEG XL"),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "SVG"),
+        (b"%PDF-1.7", "PDF"),
+    ];
+    for (file, name) in files {
+        let part = json!({"type": "image_url", "image_url": {"url": data_uri("image/png", file)}});
+        let (status, answer) = gateway.chat(bodies::chat(&[part])).await;
+        assert_eq!(status, 400, "{name}");
+        let error = &answer["error"];
+        assert_eq!(error["code"], "unsupported_image_format", "{name}");
+        assert!(error["message"].as_str().unwrap().contains(name), "{error}");
+    }
+    assert!(worker.seen().is_empty());
 }
 
 #[tokio::test]

@@ -24,5 +24,6 @@ mod life_cycle;
 mod passthrough;
 mod pushed_requests;
 mod refusals;
+mod resizing;
 mod routes;
 mod stalls;

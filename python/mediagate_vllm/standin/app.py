@@ -42,6 +42,8 @@ class Options:
     allow_http: bool
     cache_items: int
     cache_bytes: int
+    image_processor: dict[str, Any] | None = None
+    """What it claims of an image processor. It has none: what it sees are the pixels as they came."""
 
 
 class Failure(Exception):
@@ -78,7 +80,7 @@ class Standin:
             "models": [self.options.model],
             "api_processes": 1,
             "processor_cache": {"kind": "lru", "bytes": self.options.cache_bytes},
-            "image_processor": None,
+            "image_processor": self.options.image_processor,
             "engine": {"name": "standin", "version": VERSION},
         }
 

@@ -115,7 +115,7 @@ pub(super) fn read(bytes: &[u8], at: usize, pixels_at: usize, format: Format) ->
             indexed(bits as u8, stored, entry_bytes, colours as usize).ok_or_else(|| broken("too large a palette"))?
         }
         (RAW, 16) => Layout::Bgr555,
-        (RAW, 24) => Layout::Bytes(Order::BGR),
+        (RAW, 24) => Layout::Bytes(Order::Bgr),
         (RAW, 32) => Layout::Bytes(Order::BGRX),
         _ => return Err(broken("an unknown compression or depth")),
     };
@@ -155,7 +155,7 @@ fn indexed(depth: u8, stored: &[u8], entry_bytes: usize, colours: usize) -> Opti
         (true, ..=2) => Some(Layout::bits(0, 255)),
         (true, _) => Some(Layout::grey()),
         (false, _) => {
-            let order = if entry_bytes == 4 { Order::BGRX } else { Order::BGR };
+            let order = if entry_bytes == 4 { Order::BGRX } else { Order::Bgr };
             palette(stored, order).map(|palette| Layout::Index(depth, palette))
         }
     }
@@ -163,16 +163,17 @@ fn indexed(depth: u8, stored: &[u8], entry_bytes: usize, colours: usize) -> Opti
 
 /// The bit fields that the reference knows.
 fn bit_fields(bits: u32, masks: [u32; 3], alpha: u32) -> Option<Layout> {
-    let order = |red, green, blue, alpha| Some(Layout::Bytes(Order { step: 4, red, green, blue, alpha }));
+    let four = |order| Some(Layout::Bytes(Order::Four(order)));
+    let with_alpha = |order| Some(Layout::Bytes(Order::FourWithAlpha(order)));
     match (bits, masks, alpha) {
-        (32, [0xff_0000, 0xff00, 0xff], 0) => order(2, 1, 0, None),
-        (32, [0xff00_0000, 0xff_0000, 0xff00], 0) => order(3, 2, 1, None),
-        (32, [0xff00_0000, 0xff00, 0xff], 0) => order(3, 1, 0, None),
-        (32, [0xff00_0000, 0xff_0000, 0xff00], 0xff) => order(3, 2, 1, Some(0)),
-        (32, [0xff, 0xff00, 0xff_0000], 0xff00_0000) => order(0, 1, 2, Some(3)),
-        (32, [0xff_0000, 0xff00, 0xff], 0xff00_0000) | (32, [0, 0, 0], 0) => order(2, 1, 0, Some(3)),
-        (32, [0xff00_0000, 0xff00, 0xff], 0xff_0000) => order(3, 1, 0, Some(2)),
-        (24, [0xff_0000, 0xff00, 0xff], _) => Some(Layout::Bytes(Order::BGR)),
+        (32, [0xff_0000, 0xff00, 0xff], 0) => four([2, 1, 0]),
+        (32, [0xff00_0000, 0xff_0000, 0xff00], 0) => four([3, 2, 1]),
+        (32, [0xff00_0000, 0xff00, 0xff], 0) => four([3, 1, 0]),
+        (32, [0xff00_0000, 0xff_0000, 0xff00], 0xff) => with_alpha([3, 2, 1, 0]),
+        (32, [0xff, 0xff00, 0xff_0000], 0xff00_0000) => with_alpha([0, 1, 2, 3]),
+        (32, [0xff_0000, 0xff00, 0xff], 0xff00_0000) | (32, [0, 0, 0], 0) => with_alpha([2, 1, 0, 3]),
+        (32, [0xff00_0000, 0xff00, 0xff], 0xff_0000) => with_alpha([3, 1, 0, 2]),
+        (24, [0xff_0000, 0xff00, 0xff], _) => Some(Layout::Bytes(Order::Bgr)),
         (16, [0xf800, 0x7e0, 0x1f], _) => Some(Layout::Bgr565),
         (16, [0x7c00, 0x3e0, 0x1f], _) => Some(Layout::Bgr555),
         _ => None,

@@ -16,18 +16,41 @@ pub(super) fn on_white(channel: u8, alpha: u8) -> u8 {
 
 /// RGBA pixels laid on white. `rgba` has four bytes a pixel, `rgb` three.
 pub(super) fn rgba_on_white(rgba: &[u8], rgb: &mut [u8]) {
+    ordered_on_white(rgba, [0, 1, 2, 3], rgb);
+}
+
+/// Pixels of four bytes laid on white; `order` says which of them are red, green, blue and alpha.
+pub(super) fn ordered_on_white(stored: &[u8], order: [u8; 4], rgb: &mut [u8]) {
     #[cfg(target_arch = "x86_64")]
     let done = if is_x86_feature_detected!("ssse3") {
         // SAFETY: the processor has what the function is compiled for.
-        unsafe { super::shuffles::rgba_on_white(rgba, rgb) }
+        unsafe { super::shuffles::on_white(stored, order, rgb) }
     } else {
         0
     };
     #[cfg(not(target_arch = "x86_64"))]
     let done = 0;
     let pixels = rgb[done * 3..].as_chunks_mut::<3>().0;
-    for (out, &[red, green, blue, alpha]) in pixels.iter_mut().zip(rgba[done * 4..].as_chunks::<4>().0) {
+    for (out, pixel) in pixels.iter_mut().zip(stored[done * 4..].as_chunks::<4>().0) {
+        let [red, green, blue, alpha] = order.map(|at| pixel[usize::from(at)]);
         *out = [red, green, blue].map(|channel| on_white(channel, alpha));
+    }
+}
+
+/// Pixels of four bytes, of which `order` says which are red, green and blue.
+pub(super) fn ordered(stored: &[u8], order: [u8; 3], rgb: &mut [u8]) {
+    #[cfg(target_arch = "x86_64")]
+    let done = if is_x86_feature_detected!("ssse3") {
+        // SAFETY: the processor has what the function is compiled for.
+        unsafe { super::shuffles::pick(stored, order, rgb) }
+    } else {
+        0
+    };
+    #[cfg(not(target_arch = "x86_64"))]
+    let done = 0;
+    let pixels = rgb[done * 3..].as_chunks_mut::<3>().0;
+    for (out, pixel) in pixels.iter_mut().zip(stored[done * 4..].as_chunks::<4>().0) {
+        *out = order.map(|at| pixel[usize::from(at)]);
     }
 }
 
@@ -120,6 +143,10 @@ mod tests {
             let pixels: Vec<_> = stored.as_chunks::<4>().0[..width].to_vec();
             let on_white: Vec<_> = pixels.iter().map(|&[r, g, b, a]| [r, g, b].map(|c| on_white(c, a))).collect();
             assert_eq!(row(&|rgb| rgba_on_white(pixels.as_flattened(), rgb)), on_white.as_flattened());
+            let turned: Vec<_> = pixels.iter().map(|&[r, g, b, a]| [a, b, g, r]).collect();
+            assert_eq!(row(&|rgb| ordered_on_white(turned.as_flattened(), [3, 2, 1, 0], rgb)), on_white.as_flattened());
+            let picked: Vec<_> = pixels.iter().map(|&[r, g, b, _]| [r, g, b]).collect();
+            assert_eq!(row(&|rgb| ordered(turned.as_flattened(), [3, 2, 1], rgb)), picked.as_flattened());
             let greys: Vec<_> = stored[..width].iter().map(|&grey| [grey; 3]).collect();
             assert_eq!(row(&|rgb| grey_to_rgb(&stored[..width], rgb)), greys.as_flattened());
             let colours: Vec<_> = stored[..width].iter().map(|&index| [index, !index, 7]).collect();

@@ -5,15 +5,15 @@
 //! what follows it is not looked at.
 
 use super::bytes::Endian::Little;
+use super::colour::{entry, indexed};
+use super::lzw::Strings;
 use super::orientation::Orientation;
 use super::raw::{Order, Palette, palette};
 use super::sniff::Format;
 use super::{DecodeError, Found, Plan as AnyPlan, Size};
 
-/// The code table, and a string of pixels.
+/// The code table.
 const FIXED_SCRATCH_BYTES: usize = 64 << 10;
-/// Codes have at most twelve bits.
-const TABLE: usize = 1 << 12;
 
 /// What is kept of the header.
 #[derive(Clone, Debug)]
@@ -97,12 +97,20 @@ pub(super) fn probe(bytes: &[u8]) -> Result<Found, DecodeError> {
     Ok(Found {
         size: canvas,
         orientation: Orientation::default(),
-        scratch_bytes: FIXED_SCRATCH_BYTES,
+        scratch_bytes: usize::try_from(frame.pixels()).unwrap_or(usize::MAX).saturating_add(FIXED_SCRATCH_BYTES),
         plan: AnyPlan::Gif(plan),
     })
 }
 
 pub(super) fn decode(bytes: &[u8], plan: &Plan, canvas: Size, out: &mut [u8]) -> Result<(), DecodeError> {
+    let mut colours = [0; 256];
+    colours.iter_mut().zip(&plan.palette).for_each(|(out, colour)| *out = entry(*colour));
+    let mut indices = vec![0; plan.frame.pixels() as usize];
+    decode_indices(bytes.get(plan.at..).unwrap_or_default(), plan.code_bits, &mut indices)?;
+    if plan.frame == canvas && !plan.interlaced {
+        indexed(&indices, &colours, out);
+        return Ok(());
+    }
     let row_bytes = canvas.width as usize * 3;
     if plan.frame != canvas {
         let background = plan.palette[usize::from(plan.background)];
@@ -111,32 +119,37 @@ pub(super) fn decode(bytes: &[u8], plan: &Plan, canvas: Size, out: &mut [u8]) ->
     let (height, width) = (plan.frame.height as usize, plan.frame.width as usize);
     // Interlaced rows come in four passes.
     let passes: &[(usize, usize)] = if plan.interlaced { &[(0, 8), (4, 8), (2, 4), (1, 2)] } else { &[(0, 1)] };
-    let mut rows = passes.iter().flat_map(|&(first, step)| (first..height).step_by(step));
-    let mut next_row = || {
-        let start = (plan.top as usize + rows.next()?) * row_bytes + plan.left as usize * 3;
-        Some(start..start + width * 3)
-    };
-    let mut codes = Codes::new(bytes.get(plan.at..).unwrap_or_default(), plan.code_bits);
-    let mut string = Vec::with_capacity(TABLE);
-    let Some(mut target) = next_row() else { return Err(broken("an empty frame")) };
-    loop {
-        codes.next_string(&mut string)?;
-        let mut rest = &string[..];
-        while !rest.is_empty() {
-            let row = out[target.clone()].as_chunks_mut::<3>().0;
-            let count = rest.len().min(row.len());
-            let (after, now) = rest.split_at(rest.len() - count);
-            row.iter_mut().zip(now.iter().rev()).for_each(|(out, &index)| *out = plan.palette[usize::from(index)]);
-            rest = after;
-            target.start += count * 3;
-            if target.is_empty() {
-                match next_row() {
-                    Some(next) => target = next,
-                    None => return Ok(()),
-                }
+    let rows = passes.iter().flat_map(|&(first, step)| (first..height).step_by(step));
+    for (row, stored) in rows.zip(indices.chunks_exact(width)) {
+        let start = (plan.top as usize + row) * row_bytes + plan.left as usize * 3;
+        indexed(stored, &colours, &mut out[start..start + width * 3]);
+    }
+    Ok(())
+}
+
+/// Fills `indices`, in the order in which they are stored.
+fn decode_indices(bytes: &[u8], start_bits: u8, indices: &mut [u8]) -> Result<(), DecodeError> {
+    const MOST_BITS: u32 = 12;
+    let (start_bits, clear_code) = (u32::from(start_bits), 1 << start_bits);
+    let mut codes = Codes::new(bytes);
+    let mut strings = Strings::new(indices, clear_code, clear_code + 2).ok_or_else(|| broken("too large a frame"))?;
+    let mut code_bits = start_bits + 1;
+    while !strings.is_full() {
+        let code = codes.code(code_bits)?;
+        if code == clear_code {
+            strings.clear();
+            code_bits = start_bits + 1;
+        } else if code == clear_code + 1 {
+            // The end comes too early: pixels are missing.
+            return Err(truncated());
+        } else {
+            let defined = strings.write(code).map_err(|_| broken("a code that was not defined"))?;
+            if defined && strings.next() == 1 << code_bits && code_bits < MOST_BITS {
+                code_bits += 1;
             }
         }
     }
+    Ok(())
 }
 
 fn broken(cause: &'static str) -> DecodeError {
@@ -175,7 +188,7 @@ impl<'a> Reader<'a> {
         if is_ramp {
             return Ok(None);
         }
-        palette(stored, Order::RGB).map(Some).ok_or_else(|| broken("a palette of more than 256 colours"))
+        palette(stored, Order::Rgb).map(Some).ok_or_else(|| broken("a palette of more than 256 colours"))
     }
 
     /// A block's content; `None` for the empty one, and at the end of the file.
@@ -192,124 +205,61 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The strings of pixels for which the codes stand.
+/// Codes, from the lowest bit of each byte on, out of blocks of at most 255 bytes.
 struct Codes<'a> {
     bytes: &'a [u8],
     /// Bytes left of the current block.
     block: usize,
-    bits: u32,
+    bits: u64,
     bit_count: u32,
-    start_bits: u8,
-    code_bits: u32,
-    /// The next free entry.
-    next: usize,
-    last: Option<Last>,
-    /// For each code above the clear code: its last pixel, and the code of what comes before.
-    table: Vec<(u8, u16)>,
-}
-
-#[derive(Clone, Copy)]
-struct Last {
-    code: usize,
-    first_pixel: u8,
 }
 
 impl<'a> Codes<'a> {
-    fn new(bytes: &'a [u8], start_bits: u8) -> Self {
-        let mut codes = Self {
-            bytes,
-            block: 0,
-            bits: 0,
-            bit_count: 0,
-            start_bits,
-            code_bits: 0,
-            next: 0,
-            last: None,
-            table: vec![(0, 0); TABLE],
-        };
-        codes.clear();
-        codes
+    fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, block: 0, bits: 0, bit_count: 0 }
     }
 
-    fn clear_code(&self) -> usize {
-        1 << self.start_bits
-    }
-
-    fn clear(&mut self) {
-        self.code_bits = u32::from(self.start_bits) + 1;
-        self.next = self.clear_code() + 2;
-        self.last = None;
-    }
-
-    fn code(&mut self) -> Result<usize, DecodeError> {
-        while self.bit_count < self.code_bits {
-            while self.block == 0 {
-                let (&length, rest) = self.bytes.split_first().ok_or_else(truncated)?;
-                // A block counts only if it is whole.
-                if rest.len() < usize::from(length) {
-                    return Err(truncated());
-                }
-                self.block = usize::from(length);
-                self.bytes = rest;
+    /// The next code of `width` bits, of which there may be none.
+    fn code(&mut self, width: u32) -> Result<usize, DecodeError> {
+        if self.bit_count < width {
+            self.refill();
+            if self.bit_count < width {
+                return Err(truncated());
             }
-            let (&byte, rest) = self.bytes.split_first().ok_or_else(truncated)?;
-            self.bytes = rest;
-            self.block -= 1;
-            self.bits |= u32::from(byte) << self.bit_count;
-            self.bit_count += 8;
         }
-        let code = self.bits & ((1 << self.code_bits) - 1);
-        self.bits >>= self.code_bits;
-        self.bit_count -= self.code_bits;
+        let code = self.bits & ((1 << width) - 1);
+        self.bits >>= width;
+        self.bit_count -= width;
         Ok(code as usize)
     }
 
-    /// Puts the next string into `string`, last pixel first.
-    fn next_string(&mut self, string: &mut Vec<u8>) -> Result<(), DecodeError> {
-        string.clear();
-        let clear_code = self.clear_code();
-        let code = loop {
-            match self.code()? {
-                code if code == clear_code => self.clear(),
-                // The end comes too early: pixels are missing.
-                code if code == clear_code + 1 => return Err(truncated()),
-                code => break code,
-            }
-        };
-        let Some(last) = self.last else {
-            if code > clear_code {
-                return Err(broken("a code that was not defined"));
-            }
-            self.last = Some(Last { code, first_pixel: code as u8 });
-            string.push(code as u8);
-            return Ok(());
-        };
-        if code > self.next {
-            return Err(broken("a code that was not defined"));
+    fn refill(&mut self) {
+        while self.bit_count < u64::BITS - 8 && self.enter_block() {
+            let (taken, bits) = match self.bytes.first_chunk() {
+                Some(word) if self.block >= size_of::<u64>() => {
+                    let taken = (u64::BITS - 1 - self.bit_count) / 8;
+                    (taken, u64::from_le_bytes(*word) & ((1 << (taken * 8)) - 1))
+                }
+                _ => (1, self.bytes[0].into()),
+            };
+            self.bits |= bits << self.bit_count;
+            self.bit_count += taken * 8;
+            self.bytes = &self.bytes[taken as usize..];
+            self.block -= taken as usize;
         }
-        let mut at = code;
-        if code == self.next {
-            string.push(last.first_pixel);
-            at = last.code;
-        }
-        while at >= clear_code {
-            let &(pixel, before) = self.table.get(at).ok_or_else(|| broken("a code beyond the table"))?;
-            if string.len() >= TABLE {
-                return Err(broken("too long a string"));
+    }
+
+    /// Whether there is a byte left in a block; empty ones are passed over, and a block counts only if it is whole.
+    fn enter_block(&mut self) -> bool {
+        while self.block == 0 {
+            match self.bytes.split_first() {
+                Some((&length, rest)) if rest.len() >= usize::from(length) => {
+                    self.block = usize::from(length);
+                    self.bytes = rest;
+                }
+                _ => return false,
             }
-            string.push(pixel);
-            at = usize::from(before);
         }
-        let first_pixel = at as u8;
-        string.push(first_pixel);
-        if self.next < TABLE {
-            self.table[self.next] = (first_pixel, last.code as u16);
-            if self.next == (1 << self.code_bits) - 1 && self.code_bits < 12 {
-                self.code_bits += 1;
-            }
-            self.next += 1;
-        }
-        self.last = Some(Last { code, first_pixel });
-        Ok(())
+        true
     }
 }

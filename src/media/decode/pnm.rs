@@ -73,7 +73,7 @@ pub(super) fn probe(bytes: &[u8]) -> Result<Option<Found>, DecodeError> {
         (true, ..) => Plan::Digits { at, kind, most },
         (false, Kind::Bits, _) => rows(Layout::bits(255, 0)),
         (false, Kind::Grey, 255) => rows(Layout::grey()),
-        (false, Kind::Rgb, 255) => rows(Layout::Bytes(Order::RGB)),
+        (false, Kind::Rgb, 255) => rows(Layout::Bytes(Order::Rgb)),
         _ => Plan::Values { at, kind, most },
     };
     let found =

@@ -1,26 +1,42 @@
 //! Rows of uncompressed pixels, as the simple formats store them, to RGB.
 
-use super::colour::{each_packed, on_white};
+use super::colour::{each_packed, on_white, ordered, ordered_on_white};
 
 /// 256 colours; those that a file does not have are black.
 pub(super) type Palette = Box<[[u8; 3]]>;
 
 /// Where a pixel's bytes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Order {
-    /// Bytes of a pixel.
-    pub(super) step: usize,
-    pub(super) red: usize,
-    pub(super) green: usize,
-    pub(super) blue: usize,
-    pub(super) alpha: Option<usize>,
+pub(super) enum Order {
+    Rgb,
+    Bgr,
+    /// Which of four bytes are red, green and blue.
+    Four([u8; 3]),
+    /// Which of four bytes are red, green, blue and alpha.
+    FourWithAlpha([u8; 4]),
 }
 
 impl Order {
-    pub(super) const RGB: Self = Self { step: 3, red: 0, green: 1, blue: 2, alpha: None };
-    pub(super) const BGR: Self = Self { step: 3, red: 2, green: 1, blue: 0, alpha: None };
-    pub(super) const BGRX: Self = Self { step: 4, ..Self::BGR };
-    pub(super) const BGRA: Self = Self { alpha: Some(3), ..Self::BGRX };
+    pub(super) const BGRX: Self = Self::Four([2, 1, 0]);
+    pub(super) const BGRA: Self = Self::FourWithAlpha([2, 1, 0, 3]);
+
+    /// Bytes of a pixel.
+    fn step(self) -> usize {
+        match self {
+            Self::Rgb | Self::Bgr => 3,
+            Self::Four(_) | Self::FourWithAlpha(_) => 4,
+        }
+    }
+
+    /// Which bytes are red, green and blue.
+    fn colours(self) -> [u8; 3] {
+        match self {
+            Self::Rgb => [0, 1, 2],
+            Self::Bgr => [2, 1, 0],
+            Self::Four(order) => order,
+            Self::FourWithAlpha([red, green, blue, _]) => [red, green, blue],
+        }
+    }
 }
 
 /// How a row is stored.
@@ -47,14 +63,14 @@ impl Layout {
 
     /// One bit: the colours of 0 and 1.
     pub(super) fn bits(zero: u8, one: u8) -> Self {
-        Self::Index(1, palette(&[zero, zero, zero, one, one, one], Order::RGB).unwrap_or_default())
+        Self::Index(1, palette(&[zero, zero, zero, one, one, one], Order::Rgb).unwrap_or_default())
     }
 
     pub(super) fn bits_per_pixel(&self) -> usize {
         match self {
             Self::Index(depth, _) => usize::from(*depth),
             Self::GreyAlpha | Self::Bgr555 | Self::Bgra5551 | Self::Bgr565 => 16,
-            Self::Bytes(order) => order.step * 8,
+            Self::Bytes(order) => order.step() * 8,
         }
     }
 
@@ -76,14 +92,12 @@ impl Layout {
                 let values = stored.as_chunks::<2>().0;
                 pixels.iter_mut().zip(values).for_each(|(out, &[grey, alpha])| *out = [on_white(grey, alpha); 3]);
             }
-            Self::Bytes(order) => {
-                for (out, pixel) in pixels.iter_mut().zip(stored.chunks_exact(order.step)) {
-                    *out = [pixel[order.red], pixel[order.green], pixel[order.blue]];
-                    if let Some(alpha) = order.alpha {
-                        *out = out.map(|channel| on_white(channel, pixel[alpha]));
-                    }
-                }
+            Self::Bytes(Order::Rgb) => rgb.copy_from_slice(&stored[..rgb.len()]),
+            Self::Bytes(Order::Bgr) => {
+                pixels.iter_mut().zip(stored.as_chunks::<3>().0).for_each(|(out, &[b, g, r])| *out = [r, g, b]);
             }
+            Self::Bytes(Order::Four(order)) => ordered(stored, *order, rgb),
+            Self::Bytes(Order::FourWithAlpha(order)) => ordered_on_white(stored, *order, rgb),
             Self::Bgr555 => pixels.iter_mut().zip(words()).for_each(|(out, word)| *out = bgr555(word)),
             Self::Bgra5551 => pixels.iter_mut().zip(words()).for_each(|(out, word)| {
                 *out = if word >> 15 == 0 { bgr555(word) } else { [255; 3] };
@@ -107,9 +121,9 @@ fn scale(value: u16, most: u16) -> u8 {
 /// Colours as they are stored; their alpha plays no part. `None` if there are more than 256.
 pub(super) fn palette(stored: &[u8], order: Order) -> Option<Palette> {
     let mut palette = vec![[0; 3]; 256];
-    let entries = stored.chunks_exact(order.step);
+    let entries = stored.chunks_exact(order.step());
     for (out, entry) in palette.get_mut(..entries.len())?.iter_mut().zip(entries) {
-        *out = [entry[order.red], entry[order.green], entry[order.blue]];
+        *out = order.colours().map(|at| entry[usize::from(at)]);
     }
     Some(palette.into())
 }
@@ -173,7 +187,7 @@ mod tests {
 
     #[test]
     fn rows_may_be_padded_and_upside_down() {
-        let rows = Rows { layout: Layout::Bytes(Order::BGR), at: 1, stride: 4, bottom_up: true };
+        let rows = Rows { layout: Layout::Bytes(Order::Bgr), at: 1, stride: 4, bottom_up: true };
         let mut rgb = [0; 6];
         assert_eq!(rows.decode(&[9, 1, 2, 3, 0, 4, 5, 6], 1, &mut rgb), Some(()));
         assert_eq!(rgb, [6, 5, 4, 3, 2, 1]);

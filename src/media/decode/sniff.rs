@@ -66,6 +66,35 @@ impl Format {
         }
     }
 
+    /// The media type for a data: URI.
+    pub fn media_type(self) -> &'static str {
+        match self {
+            Self::Jpeg => "image/jpeg",
+            Self::Png => "image/png",
+            Self::WebP => "image/webp",
+            Self::Gif => "image/gif",
+            Self::Bmp => "image/bmp",
+            Self::Tiff => "image/tiff",
+            Self::Ico | Self::Cur => "image/vnd.microsoft.icon",
+            Self::Pnm => "image/x-portable-anymap",
+            Self::Tga => "image/x-tga",
+            Self::Qoi => "image/qoi",
+            Self::Avif => "image/avif",
+            Self::Dds => "image/vnd-ms.dds",
+            Self::Fli => "image/x-fli",
+            Self::Icns => "image/x-icns",
+            Self::Im => "image/x-im",
+            Self::Jpeg2000 => "image/jp2",
+            Self::Msp => "image/x-msp",
+            Self::Pcx => "image/vnd.zbrush.pcx",
+            Self::Psd => "image/vnd.adobe.photoshop",
+            Self::Sgi => "image/x-sgi",
+            Self::Sun => "image/x-sun-raster",
+            Self::Xbm => "image/x-xbitmap",
+            Self::Xpm => "image/x-xpixmap",
+        }
+    }
+
     /// Recognises a format that vLLM reads by its magic number. TGA has none and is tried last, as vLLM does.
     pub fn sniff(bytes: &[u8]) -> Option<Self> {
         let start = |magic: &[u8]| bytes.starts_with(magic);

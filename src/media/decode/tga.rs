@@ -39,7 +39,7 @@ pub(super) fn probe(bytes: &[u8]) -> Result<Option<Found>, DecodeError> {
         at += count * entry_bytes;
         let colours = match entry_bytes {
             2 => palette_of_words(&stored),
-            3 => palette(&stored, Order::BGR),
+            3 => palette(&stored, Order::Bgr),
             _ => palette(&stored, Order::BGRX),
         };
         map = Some(colours.ok_or_else(|| broken("a colour map of more than 256 colours"))?);
@@ -51,7 +51,7 @@ pub(super) fn probe(bytes: &[u8]) -> Result<Option<Found>, DecodeError> {
         (3, 1, None) if kind == 3 => Layout::bits(0, 255),
         (3, 16, None) => Layout::GreyAlpha,
         (2, 16, None) => opaque_by_footer(bytes, Layout::Bgra5551, Layout::Bgr555),
-        (2, 24, None) => Layout::Bytes(Order::BGR),
+        (2, 24, None) => Layout::Bytes(Order::Bgr),
         (2, 32, None) => opaque_by_footer(bytes, Layout::Bytes(Order::BGRA), Layout::Bytes(Order::BGRX)),
         (3, 16, Some(_)) => return Ok(None),
         _ => return Err(broken("a kind and depth that do not go together")),

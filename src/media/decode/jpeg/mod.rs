@@ -9,20 +9,24 @@ mod header;
 
 use binding::{Decoder, Failure};
 
-use super::colour::cmyk_to_rgb;
-use super::orientation::Orientation;
+use super::colour::{cmyk_to_rgb, grey_to_rgb};
+use super::orientation::{BAND_ROWS, Orientation};
 use super::sniff::Format;
 use super::{DecodeError, DecodeLimits, Found, Plan as AnyPlan, Size};
 
-/// What libjpeg keeps besides coefficients: tables, and a few rows of every component before and after upsampling.
+/// What is kept besides coefficients: tables, and a few rows of every component before, during and after upsampling.
 const FIXED_SCRATCH_BYTES: usize = 64 << 10;
-const SCRATCH_BYTES_PER_COLUMN: usize = 128;
+const SCRATCH_BYTES_PER_COLUMN: usize = 192;
 
 /// What is kept of the header.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     components: u8,
     max_scans: u32,
+    /// As the file stores it.
+    full: Size,
+    /// Of the full size, in which it is decoded.
+    denominator: u32,
 }
 
 pub(super) fn probe(bytes: &[u8], limits: &DecodeLimits) -> Result<Found, DecodeError> {
@@ -34,12 +38,9 @@ pub(super) fn probe(bytes: &[u8], limits: &DecodeLimits) -> Result<Found, Decode
         size: header.size,
         orientation: header.orientation,
         scratch_bytes: coefficients.saturating_add(rows),
-        plan: AnyPlan::Jpeg(Plan { components: header.components, max_scans }),
+        plan: AnyPlan::Jpeg(Plan { components: header.components, max_scans, full: header.size, denominator: 1 }),
     })
 }
-
-/// Rows that are decoded before they are turned together.
-const BAND_ROWS: usize = 64;
 
 /// What turning on its side costs, beyond decoding.
 pub(super) fn turning_bytes(size: Size) -> usize {
@@ -77,7 +78,39 @@ pub(super) fn decode_turned(
     decode().map_err(|failure| plan.refused(failure))
 }
 
+/// Decodes as many rows at a time as fit into `band`, at least one, and hands them on.
+pub(super) fn decode_in_bands(
+    bytes: &[u8],
+    plan: &Plan,
+    size: Size,
+    band: &mut [u8],
+    each: &mut dyn FnMut(&[u8]) -> Result<(), DecodeError>,
+) -> Result<(), DecodeError> {
+    let refused = |failure| plan.refused(failure);
+    let rows_in_band = band.len() / size.row_bytes();
+    if rows_in_band == 0 {
+        return Err(DecodeError::OutputLength { expected: size.row_bytes(), actual: band.len() });
+    }
+    let mut rows = Rows::start(bytes, plan, size).map_err(refused)?;
+    let mut left = size.height as usize;
+    while left > 0 {
+        let count = rows_in_band.min(left);
+        let band = &mut band[..count * size.row_bytes()];
+        rows.read(band).map_err(refused)?;
+        each(band)?;
+        left -= count;
+    }
+    rows.decoder.finish().map_err(refused)
+}
+
 impl Plan {
+    /// The same for a half, a quarter or an eighth of the size, and that size. libjpeg transforms fewer coefficients then.
+    pub(super) fn reduced(&self, denominator: u32) -> (Self, Size) {
+        let Size { height, width } = self.full;
+        let size = Size { height: height.div_ceil(denominator), width: width.div_ceil(denominator) };
+        (Plan { denominator, ..self.clone() }, size)
+    }
+
     fn refused(&self, failure: Failure) -> DecodeError {
         match failure {
             Failure::Truncated => DecodeError::Truncated(Format::Jpeg),
@@ -96,25 +129,34 @@ impl Plan {
 struct Rows<'data> {
     decoder: Decoder<'data>,
     width: usize,
-    /// A row of four components; empty for other files.
-    inks: Vec<u8>,
+    components: usize,
+    /// A few rows of grey or of four components; empty for other files.
+    stored: Vec<u8>,
 }
+
+/// As many as libjpeg hands out together.
+const STORED_ROWS: usize = 16;
 
 impl<'data> Rows<'data> {
     fn start(bytes: &'data [u8], plan: &Plan, size: Size) -> Result<Self, Failure> {
-        let decoder = Decoder::start(bytes, size.width, size.height, plan.components, plan.max_scans)?;
-        let width = size.width as usize;
-        let inks = if plan.components == 4 { vec![0; width * 4] } else { Vec::new() };
-        Ok(Self { decoder, width, inks })
+        let decoder = Decoder::start(bytes, plan.full, plan.denominator, plan.components, plan.max_scans)?;
+        let (width, components) = (size.width as usize, usize::from(plan.components));
+        let stored = if components == 3 { Vec::new() } else { vec![0; STORED_ROWS * width * components] };
+        Ok(Self { decoder, width, components, stored })
     }
 
     fn read(&mut self, out: &mut [u8]) -> Result<(), Failure> {
-        if self.inks.is_empty() {
+        if self.components == 3 {
             return self.decoder.read(out);
         }
-        for row in out.chunks_exact_mut(self.width * 3) {
-            self.decoder.read(&mut self.inks)?;
-            for (rgb, inks) in row.as_chunks_mut::<3>().0.iter_mut().zip(self.inks.as_chunks::<4>().0) {
+        for rgb in out.chunks_mut(STORED_ROWS * self.width * 3) {
+            let stored = &mut self.stored[..rgb.len() / 3 * self.components];
+            self.decoder.read(stored)?;
+            if self.components == 1 {
+                grey_to_rgb(stored, rgb);
+                continue;
+            }
+            for (rgb, inks) in rgb.as_chunks_mut::<3>().0.iter_mut().zip(stored.as_chunks::<4>().0) {
                 // Stored with 255 for no ink. Files that store it the other way come out inverted, as in the reference.
                 *rgb = cmyk_to_rgb(inks.map(|ink| 255 - ink));
             }

@@ -4,15 +4,15 @@
 //! EXIF, XMP); a chunk that is too short for its purpose refuses the file, an unknown one never does. Compressed texts
 //! are inflated only as far as is needed to refuse the bombs that the reference refuses.
 
-use std::borrow::Cow;
 use std::ops::Range;
 
 use super::super::bytes::Endian::Big;
 use super::super::orientation::Orientation;
 use super::super::sniff::Format;
 use super::super::{DecodeError, DecodeLimits, Size};
-use super::inflate::{Inflated, Inflater};
+use super::inflate::{Inflater, Keep};
 use super::pixels::{ColourMode, Transparency};
+use super::texts::Texts;
 
 pub(super) const SIGNATURE_BYTES: usize = 8;
 
@@ -125,7 +125,7 @@ pub(super) fn read<'a>(bytes: &'a [u8], limits: &DecodeLimits) -> Result<Chunks<
     })
 }
 
-fn broken(cause: &'static str) -> DecodeError {
+pub(super) fn broken(cause: &'static str) -> DecodeError {
     DecodeError::corrupt(Format::Png, cause)
 }
 
@@ -197,10 +197,10 @@ impl<'a> Reader<'a> {
             b"sRGB" => at_least(1)?,
             b"pHYs" => at_least(9)?,
             b"iCCP" => self.profile(content)?,
-            b"tEXt" => self.text(content),
-            b"zTXt" => self.compressed_text(content)?,
-            b"iTXt" => self.international_text(content)?,
-            b"eXIf" => self.texts.exif = Some(Text::Bytes(content.into())),
+            b"tEXt" => self.texts.plain(content),
+            b"zTXt" => self.texts.compressed(content, &mut self.inflater)?,
+            b"iTXt" => self.texts.international(content, &mut self.inflater)?,
+            b"eXIf" => self.texts.exif(content),
             b"acTL" => {
                 at_least(8)?;
                 let count = Big.u32(content, 0).filter(|count| (1..=0x8000_0000).contains(count));
@@ -254,65 +254,9 @@ impl<'a> Reader<'a> {
         // Where no NUL ends the name, the reference takes the first byte for the method.
         let method_at = content.iter().position(|&byte| byte == 0).map_or(0, |nul| nul + 1);
         match content.get(method_at) {
-            Some(0) => self.inflate(&content[method_at + 1..]).map(drop),
+            Some(0) => self.inflater.inflate(&content[method_at + 1..], Keep::Nothing).map(drop),
             _ => Err(broken("a profile with an unknown compression")),
         }
-    }
-
-    fn text(&mut self, content: &'a [u8]) {
-        let (key, value) = split_at_nul(content).unwrap_or((content, &[]));
-        self.texts.keep(key, Text::Bytes(value.into()), true);
-    }
-
-    fn compressed_text(&mut self, content: &'a [u8]) -> Result<(), DecodeError> {
-        let (key, value) = split_at_nul(content).unwrap_or((content, &[]));
-        let value = match value.split_first() {
-            None => Inflated::Whole(Vec::new()),
-            Some((0, compressed)) => self.inflate(compressed)?,
-            Some(_) => return Err(broken("a text with an unknown compression")),
-        };
-        let value = match value {
-            Inflated::Whole(value) => value,
-            Inflated::Broken => Vec::new(),
-        };
-        self.texts.keep(key, Text::Bytes(value.into()), false);
-        Ok(())
-    }
-
-    fn international_text(&mut self, content: &'a [u8]) -> Result<(), DecodeError> {
-        let parts = || {
-            let (key, rest) = split_at_nul(content)?;
-            let ([compressed, method], rest) = rest.split_first_chunk::<2>()?;
-            let (language, rest) = split_at_nul(rest)?;
-            let (translated_key, value) = split_at_nul(rest)?;
-            Some((key, *compressed, *method, language, translated_key, value))
-        };
-        let Some((key, compressed, method, language, translated_key, value)) = parts() else { return Ok(()) };
-        let value: Cow<'a, [u8]> = match (compressed, method) {
-            (0, _) => value.into(),
-            (_, 0) => match self.inflate(value)? {
-                Inflated::Whole(value) => value.into(),
-                Inflated::Broken => return Ok(()),
-            },
-            _ => return Ok(()),
-        };
-        let readable = [language, translated_key, &value].iter().all(|text| std::str::from_utf8(text).is_ok());
-        if key == XMP_KEY {
-            self.texts.xmp_packet = Some(value.clone());
-        }
-        if readable {
-            self.texts.keep(key, Text::Bytes(value), false);
-        }
-        Ok(())
-    }
-
-    fn inflate(&mut self, compressed: &[u8]) -> Result<Inflated, DecodeError> {
-        self.inflater.inflate(compressed).map_err(|limit| DecodeError::TooLarge {
-            format: Format::Png,
-            what: "compressed metadata in bytes",
-            value: limit as u64 + 1,
-            limit: limit as u64,
-        })
     }
 }
 
@@ -325,64 +269,4 @@ fn read_header(content: &[u8]) -> Result<Header, DecodeError> {
     }
     let mode = ColourMode::read(content[8], content[9]);
     Ok(Header { size: Size { height, width }, mode, interlaced: content[12] != 0 })
-}
-
-fn split_at_nul(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    let nul = bytes.iter().position(|&byte| byte == 0)?;
-    Some((&bytes[..nul], &bytes[nul + 1..]))
-}
-
-const XMP_KEY: &[u8] = b"XML:com.adobe.xmp";
-
-/// The texts that can hold an orientation.
-#[derive(Default)]
-struct Texts<'a> {
-    exif: Option<Text<'a>>,
-    /// ImageMagick's hexadecimal EXIF.
-    raw_exif: Option<Cow<'a, [u8]>>,
-    xmp_text: Option<Cow<'a, [u8]>>,
-    xmp_packet: Option<Cow<'a, [u8]>>,
-}
-
-enum Text<'a> {
-    Bytes(Cow<'a, [u8]>),
-    /// A decoded text where the reference wants bytes: it stumbles, and applies no orientation.
-    Unusable,
-}
-
-impl<'a> Texts<'a> {
-    fn keep(&mut self, key: &[u8], value: Text<'a>, keeps_bytes: bool) {
-        let Text::Bytes(bytes) = value else { return };
-        match key {
-            b"exif" if keeps_bytes => self.exif = Some(Text::Bytes(bytes)),
-            b"exif" => self.exif = Some(Text::Unusable),
-            b"Raw profile type exif" => self.raw_exif = Some(bytes),
-            XMP_KEY => self.xmp_text = Some(bytes),
-            _ => {}
-        }
-    }
-
-    fn orientation(&self) -> Orientation {
-        let xmp = self.xmp_text.as_deref().filter(|text| !text.is_empty()).or(self.xmp_packet.as_deref());
-        match (&self.exif, &self.raw_exif) {
-            (Some(Text::Unusable), _) => Orientation::default(),
-            (Some(Text::Bytes(exif)), _) => Orientation::from_metadata(Some(exif), xmp),
-            (None, Some(text)) => match exif_of_hex(text) {
-                Some(exif) => Orientation::from_metadata(Some(&exif), xmp),
-                None => Orientation::default(),
-            },
-            (None, None) => Orientation::from_metadata(None, xmp),
-        }
-    }
-}
-
-/// The bytes of a `Raw profile type exif`: three lines of heading, then hexadecimal digits.
-fn exif_of_hex(text: &[u8]) -> Option<Vec<u8>> {
-    let lines = text.split(|&byte| byte == b'\n').skip(3);
-    let digits: Vec<u8> = lines.flatten().copied().filter(|byte| !byte.is_ascii_whitespace()).collect();
-    let pairs = digits.chunks_exact(2);
-    if !pairs.remainder().is_empty() {
-        return None;
-    }
-    pairs.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
 }

@@ -3,6 +3,8 @@
 
 use flate2::{Decompress, FlushDecompress, Status};
 
+use super::super::DecodeError;
+use super::super::sniff::Format;
 use super::chunks::Chunk;
 
 /// The reference refuses a file with a text or profile that inflates to more.
@@ -16,6 +18,13 @@ pub(super) enum Inflated {
     Broken,
 }
 
+/// What is wanted of a compressed text beside whether it is one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Keep {
+    Text,
+    Nothing,
+}
+
 /// Inflates the texts of one file.
 pub(super) struct Inflater {
     budget: usize,
@@ -27,31 +36,41 @@ impl Inflater {
         Self { budget: budget_bytes, left: budget_bytes }
     }
 
-    /// Inflates one text; an error is the limit in bytes that it exceeds.
-    pub(super) fn inflate(&mut self, compressed: &[u8]) -> Result<Inflated, usize> {
+    /// Inflates one text, in small steps, so that one that nobody wants costs no memory.
+    pub(super) fn inflate(&mut self, compressed: &[u8], keep: Keep) -> Result<Inflated, DecodeError> {
         let mut decoder = Decompress::new(true);
         let mut text = Vec::new();
+        let mut step = [0; 4096];
         loop {
-            let taken = decoder.total_in() as usize;
-            text.reserve(4096.max(text.len()).min(MAX_ONE_BYTES - text.len()));
-            let before = text.len();
-            let Ok(status) = decoder.decompress_vec(&compressed[taken..], &mut text, FlushDecompress::None) else {
+            let (taken, before) = (decoder.total_in() as usize, decoder.total_out() as usize);
+            let room = step.len().min(MAX_ONE_BYTES - before);
+            let Ok(status) = decoder.decompress(&compressed[taken..], &mut step[..room], FlushDecompress::None) else {
                 return Ok(Inflated::Broken);
             };
-            self.left = self.left.checked_sub(text.len() - before).ok_or(self.budget)?;
-            let consumed = decoder.total_in() as usize;
-            if status == Status::StreamEnd || consumed == compressed.len() && text.len() < text.capacity() {
+            let (consumed, length) = (decoder.total_in() as usize, decoder.total_out() as usize);
+            self.left = self.left.checked_sub(length - before).ok_or_else(|| too_large(self.budget))?;
+            if keep == Keep::Text {
+                text.extend_from_slice(&step[..length - before]);
+            }
+            let no_more = consumed == compressed.len() && length - before < room;
+            let stuck = consumed == taken && length == before;
+            if status == Status::StreamEnd || no_more {
                 return Ok(Inflated::Whole(text));
             }
-            if text.len() >= MAX_ONE_BYTES {
+            if length >= MAX_ONE_BYTES {
                 let whole = consumed == compressed.len();
-                return if whole { Ok(Inflated::Whole(text)) } else { Err(MAX_ONE_BYTES) };
+                return if whole { Ok(Inflated::Whole(text)) } else { Err(too_large(MAX_ONE_BYTES)) };
             }
-            if consumed == taken && text.len() == before {
+            if stuck {
                 return Ok(Inflated::Whole(text));
             }
         }
     }
+}
+
+fn too_large(limit: usize) -> DecodeError {
+    let limit = limit as u64;
+    DecodeError::TooLarge { format: Format::Png, what: "compressed metadata in bytes", value: limit + 1, limit }
 }
 
 /// Whether the reference takes the image data from the chunk at `data_at` on for whole although the file ends with it.
@@ -112,19 +131,26 @@ mod tests {
 
     #[test]
     fn up_to_a_mebibyte_each_and_the_budget_together() {
+        let limit_of = |result: Result<Inflated, DecodeError>| match result {
+            Err(DecodeError::TooLarge { limit, .. }) => Some(limit),
+            _ => None,
+        };
         let mut inflater = Inflater::new(3 << 20);
         for length in [0, 1, 65_536, (1 << 20) - 1] {
-            assert!(matches!(inflater.inflate(&deflate(length)), Ok(Inflated::Whole(text)) if text.len() == length));
+            let kept = inflater.inflate(&deflate(length), Keep::Text);
+            assert!(matches!(kept, Ok(Inflated::Whole(text)) if text.len() == length));
         }
-        assert!(matches!(inflater.inflate(&deflate(2 << 20)), Err(MAX_ONE_BYTES)));
-        assert!(matches!(inflater.inflate(&deflate((1 << 20) - 1)), Err(limit) if limit == 3 << 20));
+        assert!(matches!(inflater.inflate(&deflate(9), Keep::Nothing), Ok(Inflated::Whole(text)) if text.is_empty()));
+        assert_eq!(limit_of(inflater.inflate(&deflate(2 << 20), Keep::Nothing)), Some(1 << 20));
+        assert_eq!(limit_of(inflater.inflate(&deflate((1 << 20) - 1), Keep::Nothing)), Some(3 << 20));
     }
 
     #[test]
     fn broken_streams_are_no_error() {
         let mut inflater = Inflater::new(1 << 20);
-        assert!(matches!(inflater.inflate(b"no zlib stream"), Ok(Inflated::Broken)));
+        assert!(matches!(inflater.inflate(b"no zlib stream", Keep::Text), Ok(Inflated::Broken)));
         let whole = deflate(1000);
-        assert!(matches!(inflater.inflate(&whole[..whole.len() - 4]), Ok(Inflated::Whole(text)) if text.len() == 1000));
+        let cut = inflater.inflate(&whole[..whole.len() - 4], Keep::Text);
+        assert!(matches!(cut, Ok(Inflated::Whole(text)) if text.len() == 1000));
     }
 }

@@ -2,13 +2,14 @@
 //!
 //! The reference reads PNG with a parser of its own that is lenient (no end chunk needed, checksums of image data not
 //! looked at) and strict (checksums of all chunks before it) in its own places, and has habits with 16 bits and with
-//! transparent colours. [`chunks`] does the parsing, [`data`] hands the decoder nothing but image data, [`pixels`] does
+//! transparent colours. [`chunks`] does the parsing, [`texts`] finds the orientation, [`data`] hands the decoder nothing but image data, [`pixels`] does
 //! the colours.
 
 mod chunks;
 mod data;
 mod inflate;
 mod pixels;
+mod texts;
 
 use png::{DecodeOptions, Decoder, DecodingError, Limits, Reader, Transformations};
 

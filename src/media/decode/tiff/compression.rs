@@ -1,9 +1,9 @@
 //! Undoing the compressions of TIFF that are followed here, and its predictor.
 
 use flate2::{Decompress, FlushDecompress};
-use weezl::{BitOrder, LzwStatus};
 
 use super::super::bytes::Endian;
+use super::super::lzw::{HighBits, Strings};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Compression {
@@ -43,18 +43,48 @@ impl Compression {
     }
 }
 
-fn undo_lzw(mut data: &[u8], mut out: &mut [u8]) -> Option<()> {
-    let mut decoder = weezl::decode::Decoder::with_tiff_size_switch(BitOrder::Msb, 8);
-    while !out.is_empty() {
-        let step = decoder.decode_bytes(data, out);
-        data = &data[step.consumed_in..];
-        out = &mut out[step.consumed_out..];
-        match step.status.ok()? {
-            LzwStatus::Ok if step.consumed_in + step.consumed_out > 0 => {}
-            LzwStatus::NoProgress | LzwStatus::Ok | LzwStatus::Done => break,
+/// As libtiff does it: the data begins by clearing the table, what follows that is a byte, and a table that was full for
+/// a thousand codes has to be cleared.
+fn undo_lzw(data: &[u8], out: &mut [u8]) -> Option<()> {
+    const CLEAR: usize = 256;
+    const END: usize = 257;
+    const FIRST: usize = 258;
+    const FEWEST_BITS: u32 = 9;
+    const MOST_BITS: u32 = 12;
+    const MOST_CODES: usize = 5119;
+
+    let mut codes = HighBits::new(data);
+    let mut strings = Strings::new(out, CLEAR, FIRST)?;
+    let mut bits = FEWEST_BITS;
+    // The code that the next string gets, were the table as large; none before the first clearing.
+    let mut next = None;
+    while !strings.is_full() {
+        match codes.code(bits)? {
+            END => return None,
+            CLEAR => {
+                strings.clear();
+                bits = FEWEST_BITS;
+                let first = loop {
+                    match codes.code(bits)? {
+                        CLEAR => {}
+                        code => break code,
+                    }
+                };
+                strings.write(first).ok()?;
+                next = Some(FIRST);
+            }
+            code => {
+                let defined = next?;
+                strings.write(code).ok()?;
+                next = Some(defined + 1).filter(|next| *next < MOST_CODES);
+                // Codes grow one earlier than they would have to.
+                if defined + 2 >= 1 << bits && bits < MOST_BITS {
+                    bits += 1;
+                }
+            }
         }
     }
-    out.is_empty().then_some(())
+    Some(())
 }
 
 fn undo_deflate(data: &[u8], out: &mut [u8]) -> Option<()> {
@@ -92,17 +122,34 @@ fn undo_pack_bits(mut data: &[u8], mut out: &mut [u8]) -> Option<()> {
 
 /// Undoes horizontal differencing of a row whose pixels have `samples` samples of one or two bytes.
 pub(super) fn undo_differences(row: &mut [u8], samples: usize, sample_bytes: usize, endian: Endian) {
-    if sample_bytes == 1 {
-        for at in samples..row.len() {
-            row[at] = row[at].wrapping_add(row[at - samples]);
+    match (samples, sample_bytes) {
+        (1, 1) => undo_byte_differences::<1>(row),
+        (3, 1) => undo_byte_differences::<3>(row),
+        (4, 1) => undo_byte_differences::<4>(row),
+        (_, 1) => {
+            for at in samples..row.len() {
+                row[at] = row[at].wrapping_add(row[at - samples]);
+            }
         }
-        return;
+        _ => {
+            let before = samples * 2;
+            for at in (before..row.len() / 2 * 2).step_by(2) {
+                let sum = endian.u16(row, at).unwrap_or(0).wrapping_add(endian.u16(row, at - before).unwrap_or(0));
+                let bytes = if endian == Endian::Big { sum.to_be_bytes() } else { sum.to_le_bytes() };
+                row[at..at + 2].copy_from_slice(&bytes);
+            }
+        }
     }
-    let before = samples * 2;
-    for at in (before..row.len() / 2 * 2).step_by(2) {
-        let sum = endian.u16(row, at).unwrap_or(0).wrapping_add(endian.u16(row, at - before).unwrap_or(0));
-        let bytes = if endian == Endian::Big { sum.to_be_bytes() } else { sum.to_le_bytes() };
-        row[at..at + 2].copy_from_slice(&bytes);
+}
+
+/// The usual numbers of samples, kept in registers from pixel to pixel.
+fn undo_byte_differences<const SAMPLES: usize>(row: &mut [u8]) {
+    let mut sum = [0u8; SAMPLES];
+    for pixel in row.as_chunks_mut::<SAMPLES>().0 {
+        for (sum, sample) in sum.iter_mut().zip(pixel) {
+            *sum = sum.wrapping_add(*sample);
+            *sample = *sum;
+        }
     }
 }
 
@@ -116,6 +163,57 @@ mod tests {
         assert_eq!(Compression::PackBits.undo(&[2, 1, 2, 3, 128, 254, 9], &mut out), Some(()));
         assert_eq!(out, [1, 2, 3, 9, 9, 9]);
         assert_eq!(Compression::PackBits.undo(&[2, 1, 2], &mut out), None);
+    }
+
+    /// Codes of nine bits, which is what the first strings have.
+    fn nine_bits(codes: &[usize]) -> Vec<u8> {
+        let bits: Vec<u8> =
+            codes.iter().flat_map(|code| (0..9).rev().map(move |bit| (code >> bit & 1) as u8)).collect();
+        bits.chunks(8).map(|byte| byte.iter().enumerate().fold(0, |sum, (at, bit)| sum | bit << (7 - at))).collect()
+    }
+
+    #[test]
+    fn lzw_begins_with_an_empty_table_and_a_byte() {
+        let undo = |codes: &[usize]| {
+            let mut out = [0; 6];
+            Compression::Lzw.undo(&nine_bits(codes), &mut out).map(|()| out)
+        };
+        assert_eq!(undo(&[256, 7, 258, 8, 259, 257]), Some([7, 7, 7, 8, 7, 7]));
+        assert_eq!(undo(&[256, 256, 7, 258, 8, 259, 257]), Some([7, 7, 7, 8, 7, 7]));
+        // The end of the picture ends the data, also within a string.
+        assert_eq!(undo(&[256, 7, 258, 259, 260]), Some([7; 6]));
+        for broken in [
+            &[7, 7, 7, 7, 7, 7, 7][..],
+            &[256, 258, 7, 7, 7, 7],
+            &[256, 257, 7, 7, 7, 7, 7, 7],
+            &[256, 7, 7, 7, 257],
+            &[256, 7, 7, 7],
+            &[256, 7, 260, 7, 7, 7, 7],
+            &[256, 7, 7, 7, 256, 258, 7],
+        ] {
+            assert_eq!(undo(broken), None, "{broken:?}");
+        }
+    }
+
+    #[test]
+    fn a_full_lzw_table_is_good_for_a_thousand_codes() {
+        // The widths that the codes have by their number: 9 bits up to the string 510, and so on.
+        let width = |defined: usize| (9..12).find(|bits| defined + 1 < 1 << bits).unwrap_or(12);
+        let data = |literals: usize| {
+            let mut bits = Vec::new();
+            let mut put = |code: usize, width: usize| bits.extend((0..width).rev().map(|bit| (code >> bit & 1) as u8));
+            put(256, 9);
+            (0..literals).for_each(|at| put(at % 251, if at == 0 { 9 } else { width(257 + at) }));
+            bits.chunks(8)
+                .map(|byte| byte.iter().enumerate().fold(0, |sum, (at, bit)| sum | bit << (7 - at)))
+                .collect::<Vec<u8>>()
+        };
+        for (literals, expected) in [(4000, true), (4862, true), (4863, false)] {
+            let mut out = vec![0; literals];
+            let undone = Compression::Lzw.undo(&data(literals), &mut out);
+            assert_eq!(undone.is_some(), expected, "{literals}");
+            assert!(!expected || out.iter().enumerate().all(|(at, &byte)| usize::from(byte) == at % 251));
+        }
     }
 
     #[test]

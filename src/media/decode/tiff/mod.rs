@@ -160,7 +160,7 @@ fn colour_map(tags: &Tags<'_>) -> Result<raw::Palette, DecodeError> {
     let count = values.len() / 3;
     let byte = |index: usize| (values[index] / 256) as u8;
     let entries: Vec<u8> = (0..count).flat_map(|at| [byte(at), byte(at + count), byte(at + 2 * count)]).collect();
-    palette(&entries, raw::Order::RGB).ok_or_else(|| broken("too large a palette"))
+    palette(&entries, raw::Order::Rgb).ok_or_else(|| broken("too large a palette"))
 }
 
 impl Plan {
@@ -188,18 +188,50 @@ impl Plan {
         }
     }
 
-    /// Decodes a strip or tile of `rows` rows, of which `wanted` are needed.
-    fn chunk(&self, bytes: &[u8], index: usize, wanted: u32, width: u32, out: &mut Vec<u8>) -> Result<(), DecodeError> {
-        let data = self.data(bytes, index).ok_or(DecodeError::Truncated(Format::Tiff))?;
+    /// Whether strips are rows of the output as they are, so that they need no other place.
+    fn is_identity(&self) -> bool {
+        self.expander.is_identity() && self.planes == 1 && !self.tiled
+    }
+
+    /// The first `rows` rows of a strip or tile, of which `columns` columns are needed: uncompressed ones where they lie
+    /// in the file, the last row perhaps without its padding, and others in `scratch`.
+    fn chunk<'a>(
+        &self,
+        bytes: &'a [u8],
+        index: usize,
+        rows: u32,
+        columns: u32,
+        scratch: &'a mut Vec<u8>,
+    ) -> Result<&'a [u8], DecodeError> {
+        if self.compression == Compression::None && !self.reversed_bits {
+            return self.uncompressed(bytes, index, rows, columns);
+        }
+        let rows_there = if self.tiled && self.compression != Compression::None { self.chunk.height } else { rows };
+        scratch.resize(self.chunk_bytes(rows_there), 0);
+        self.fill(bytes, index, columns, scratch)?;
+        Ok(scratch)
+    }
+
+    fn uncompressed<'a>(
+        &self,
+        bytes: &'a [u8],
+        index: usize,
+        rows: u32,
+        columns: u32,
+    ) -> Result<&'a [u8], DecodeError> {
+        let last_row = (columns as usize * self.samples * self.bits_per_sample).div_ceil(8);
+        let length = self.chunk_bytes(rows - 1) + last_row;
+        self.data(bytes, index).and_then(|data| data.get(..length)).ok_or(DecodeError::Truncated(Format::Tiff))
+    }
+
+    /// Fills `out`, which is whole rows, with a strip or tile, of whose rows `columns` columns are needed.
+    fn fill(&self, bytes: &[u8], index: usize, columns: u32, out: &mut [u8]) -> Result<(), DecodeError> {
         if self.compression == Compression::None {
-            // The last row need not be padded.
-            let last_row = (width as usize * self.samples * self.bits_per_sample).div_ceil(8);
-            let length = self.chunk_bytes(wanted - 1) + last_row;
-            out.clear();
-            out.extend_from_slice(data.get(..length).ok_or(DecodeError::Truncated(Format::Tiff))?);
-            out.resize(self.chunk_bytes(wanted), 0);
+            let rows = (out.len() / self.row_bytes()) as u32;
+            let stored = self.uncompressed(bytes, index, rows, columns)?;
+            out[..stored.len()].copy_from_slice(stored);
         } else {
-            out.resize(self.chunk_bytes(if self.tiled { self.chunk.height } else { wanted }), 0);
+            let data = self.data(bytes, index).ok_or(DecodeError::Truncated(Format::Tiff))?;
             self.compression.undo(data, out).ok_or_else(|| broken("broken compressed data"))?;
         }
         if self.reversed_bits {
@@ -219,20 +251,25 @@ pub(super) fn decode(bytes: &[u8], plan: &Plan, size: Size, out: &mut [u8]) -> R
     let across = size.width.div_ceil(plan.chunk.width);
     let down = size.height.div_ceil(plan.chunk.height);
     let per_plane = across as usize * down as usize;
-    let mut planes = vec![Vec::new(); plan.planes];
+    let mut scratch = vec![Vec::new(); plan.planes];
     let mut pixels = Vec::new();
     for index in 0..per_plane {
         let top = index as u32 / across * plan.chunk.height;
         let left = index as u32 % across * plan.chunk.width;
         let rows = plan.chunk.height.min(size.height - top);
         let columns = plan.chunk.width.min(size.width - left);
-        for (number, plane) in planes.iter_mut().enumerate() {
-            plan.chunk(bytes, number * per_plane + index, rows, columns, plane)?;
+        let start = top as usize * rgb_row_bytes + left as usize * 3;
+        if plan.is_identity() {
+            plan.fill(bytes, index, columns, &mut out[start..][..rows as usize * rgb_row_bytes])?;
+            continue;
         }
+        let planes = scratch.iter_mut().enumerate();
+        let planes = planes
+            .map(|(number, scratch)| plan.chunk(bytes, number * per_plane + index, rows, columns, scratch))
+            .collect::<Result<Vec<_>, _>>()?;
         for row in 0..rows as usize {
-            let start = (top as usize + row) * rgb_row_bytes + left as usize * 3;
-            let target = &mut out[start..start + columns as usize * 3];
-            let stored = |plane: &'_ Vec<u8>| row * plan.row_bytes()..((row + 1) * plan.row_bytes()).min(plane.len());
+            let target = &mut out[start + row * rgb_row_bytes..][..columns as usize * 3];
+            let stored = |plane: &[u8]| row * plan.row_bytes()..((row + 1) * plan.row_bytes()).min(plane.len());
             match &planes[..] {
                 [plane] => plan.expander.expand(&plane[stored(plane)], target),
                 planes => {

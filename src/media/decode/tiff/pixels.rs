@@ -1,7 +1,7 @@
 //! The kinds of pixels that TIFF has, and turning them into RGB.
 
 use super::super::bytes::Endian;
-use super::super::colour::{cmyk_to_rgb, each_packed, on_white};
+use super::super::colour::{cmyk_to_rgb, each_packed, grey_to_rgb, on_white, rgba_on_white};
 use super::super::raw::Palette;
 
 /// How a pixel is stored.
@@ -118,8 +118,22 @@ pub(super) struct Expander {
 }
 
 impl Expander {
+    /// Whether stored rows are RGB as they are.
+    pub(super) fn is_identity(&self) -> bool {
+        self.kind == Kind::Rgb(Alpha::None) && self.pixel_bytes == 3
+    }
+
     /// Turns a stored row into `rgb`, three bytes for each of its pixels.
     pub(super) fn expand(&self, stored: &[u8], rgb: &mut [u8]) {
+        match (self.kind, self.pixel_bytes) {
+            (Kind::Rgb(Alpha::None), 3) => rgb.copy_from_slice(&stored[..rgb.len()]),
+            (Kind::Rgb(Alpha::Straight), 4) => rgba_on_white(stored, rgb),
+            (Kind::Grey { depth: 8, inverted: false }, 1) => grey_to_rgb(stored, rgb),
+            _ => self.expand_each(stored, rgb),
+        }
+    }
+
+    fn expand_each(&self, stored: &[u8], rgb: &mut [u8]) {
         let rgb = rgb.as_chunks_mut::<3>().0;
         let endian = self.endian;
         match self.kind {

@@ -1,0 +1,233 @@
+//! The strings of LZW, for GIF and TIFF, which differ in how codes are stored and in what they forgive.
+//!
+//! Each new string is the last one and the byte that was written after it: bytes that lie side by side in the output.
+//! So the table holds no strings, only where in the output each begins, and a code is a copy within the output.
+
+/// Codes have at most twelve bits.
+const TABLE: usize = 1 << 12;
+
+/// A code without a string.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Undefined;
+
+/// The strings known so far, and what was written of them.
+pub(super) struct Strings<'out> {
+    out: &'out mut [u8],
+    at: usize,
+    /// Codes below are single bytes.
+    literals: usize,
+    first: usize,
+    /// The code of the string that is the last one and the next byte.
+    next: usize,
+    /// Whether there is a last one.
+    begun: bool,
+    last_start: usize,
+    /// Where the string of each code from `first` on begins; it ends one byte into the one written after it, which is
+    /// where the next code's begins.
+    starts: Box<[u32; TABLE + 1]>,
+}
+
+impl<'out> Strings<'out> {
+    /// Codes below `literals` are bytes, those from `first` on are defined as they come. `None` for an output of more
+    /// than 4 GiB.
+    pub(super) fn new(out: &'out mut [u8], literals: usize, first: usize) -> Option<Self> {
+        u32::try_from(out.len()).ok()?;
+        let starts = Box::new([0; TABLE + 1]);
+        Some(Self { out, at: 0, literals, first, next: first, begun: false, last_start: 0, starts })
+    }
+
+    /// Whether the output is full.
+    pub(super) fn is_full(&self) -> bool {
+        self.at == self.out.len()
+    }
+
+    /// Forgets all strings.
+    pub(super) fn clear(&mut self) {
+        self.next = self.first;
+        self.begun = false;
+    }
+
+    /// The code that the next new string gets.
+    pub(super) fn next(&self) -> usize {
+        self.next
+    }
+
+    /// Writes the string of `code`, or what of it the output has room for. Whether it made a new string.
+    pub(super) fn write(&mut self, code: usize) -> Result<bool, Undefined> {
+        let at = self.at;
+        let length = if code < self.literals {
+            if let Some(out) = self.out.get_mut(at) {
+                *out = code as u8;
+            }
+            1
+        } else if !self.begun || code < self.first {
+            return Err(Undefined);
+        } else if code < self.next && code < TABLE {
+            let (start, end) = (self.starts[code] as usize, self.starts[code + 1] as usize);
+            self.copy(start, end - start + 1);
+            end - start + 1
+        } else if code == self.next {
+            // The last string, and the byte after it, which is its own first.
+            let length = at - self.last_start;
+            self.copy(self.last_start, length);
+            if at + length < self.out.len() {
+                self.out[at + length] = self.out[at];
+            }
+            length + 1
+        } else {
+            return Err(Undefined);
+        };
+        let defined = self.begun && self.next < TABLE;
+        if defined {
+            self.next += 1;
+        }
+        if (defined || !self.begun)
+            && let Some(start) = self.starts.get_mut(self.next)
+        {
+            *start = at as u32;
+        }
+        self.begun = true;
+        self.last_start = at;
+        self.at = self.out.len().min(at + length);
+        Ok(defined)
+    }
+
+    /// Appends bytes that were written before, as far as there is room.
+    fn copy(&mut self, start: usize, length: usize) {
+        const SHORT: usize = 16;
+        let at = self.at;
+        if length <= SHORT && at + SHORT <= self.out.len() {
+            // Most are short: a whole register costs less than to count. What is too much is overwritten later.
+            self.out.copy_within(start..start + SHORT, at);
+        } else {
+            let fitting = length.min(self.out.len() - at);
+            self.out.copy_within(start..start + fitting, at);
+        }
+    }
+}
+
+/// Codes that are packed from the highest bit of each byte on, as TIFF does.
+pub(super) struct HighBits<'a> {
+    bytes: &'a [u8],
+    /// From the highest on.
+    bits: u64,
+    count: u32,
+}
+
+impl<'a> HighBits<'a> {
+    pub(super) fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, bits: 0, count: 0 }
+    }
+
+    /// The next code of `width` bits, at least one; `None` where the data ends before.
+    pub(super) fn code(&mut self, width: u32) -> Option<usize> {
+        if self.count < width {
+            self.refill();
+            if self.count < width {
+                return None;
+            }
+        }
+        let code = self.bits >> (u64::BITS - width);
+        self.bits <<= width;
+        self.count -= width;
+        Some(code as usize)
+    }
+
+    fn refill(&mut self) {
+        if let Some(word) = self.bytes.first_chunk() {
+            // What is beyond the whole bytes is taken in again the next time, the same bits in the same places.
+            self.bits |= u64::from_be_bytes(*word) >> self.count;
+            let taken = (u64::BITS - 1 - self.count) / 8;
+            self.bytes = &self.bytes[taken as usize..];
+            self.count += taken * 8;
+            return;
+        }
+        while let Some((&byte, rest)) = self.bytes.split_first().filter(|_| self.count <= u64::BITS - 8) {
+            self.bits |= u64::from(byte) << (u64::BITS - 8 - self.count);
+            self.count += 8;
+            self.bytes = rest;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The strings as everybody writes them down: each one whole.
+    fn model(codes: &[usize], literals: usize, first: usize, length: usize) -> Option<Vec<u8>> {
+        let mut table: Vec<Vec<u8>> = Vec::new();
+        let mut last: Option<Vec<u8>> = None;
+        let mut out = Vec::new();
+        for &code in codes {
+            let string = match (&last, code) {
+                (_, literal) if literal < literals => vec![literal as u8],
+                (Some(last), code) if code == first + table.len() => [&last[..], &last[..1]].concat(),
+                (Some(_), code) => table.get(code.checked_sub(first)?)?.clone(),
+                (None, _) => return None,
+            };
+            out.extend(&string);
+            if let Some(last) = last.filter(|_| first + table.len() < TABLE) {
+                table.push([&last[..], &string[..1]].concat());
+            }
+            last = Some(string);
+        }
+        out.resize(length.min(out.len()), 0);
+        Some(out)
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn strings_are_what_a_table_of_them_says(
+            choices in proptest::collection::vec(0usize..1 << 12, 1..6000),
+            literals in 1usize..20,
+            length in 0usize..40_000,
+        ) {
+            let first = literals + 2;
+            // Mostly codes that are there; the one in the making often.
+            let codes: Vec<_> = choices.iter().enumerate().map(|(at, &choice)| match choice % 8 {
+                0 => choice % literals,
+                _ if at == 0 => choice % literals,
+                1 => (first + at - 1).min(TABLE - 1),
+                _ => (first + choice % at).min(TABLE - 1),
+            }).collect();
+            let expected = model(&codes, literals, first, length);
+            let mut out = vec![0xa5; length];
+            let mut strings = Strings::new(&mut out, literals, first).unwrap();
+            let written = codes.iter().try_for_each(|&code| strings.write(code).map(drop));
+            let at = strings.at;
+            proptest::prop_assert_eq!(written.is_ok(), expected.is_some());
+            if let Some(expected) = expected {
+                proptest::prop_assert!(out[..at] == expected[..]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_code_is_undefined_until_the_string_before_it_is_there() {
+        let mut out = [0; 8];
+        let mut strings = Strings::new(&mut out, 4, 6).unwrap();
+        assert_eq!(strings.write(6), Err(Undefined));
+        assert_eq!(strings.write(1), Ok(false));
+        assert_eq!(strings.write(7), Err(Undefined));
+        assert_eq!(strings.write(6), Ok(true));
+        assert_eq!(strings.write(6), Ok(true));
+        strings.clear();
+        assert_eq!(strings.write(6), Err(Undefined));
+        assert_eq!(out[..5], [1; 5]);
+    }
+
+    #[test]
+    fn high_bits_come_first() {
+        let bytes: Vec<u8> = (0..40).map(|at: u8| at.wrapping_mul(37) ^ 0x5a).collect();
+        for width in 1..=12 {
+            let mut codes = HighBits::new(&bytes);
+            let bit = |at: usize| usize::from(bytes[at / 8] >> (7 - at % 8) & 1);
+            for start in (0..=bytes.len() * 8 - width).step_by(width) {
+                let expected = (start..start + width).fold(0, |code, at| code << 1 | bit(at));
+                assert_eq!(codes.code(width as u32), Some(expected));
+            }
+            assert_eq!(codes.code(width as u32), None);
+        }
+    }
+}
