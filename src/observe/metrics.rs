@@ -27,6 +27,9 @@ const WORKER_UP: &str = "mediagate_worker_up";
 const WORKER_ATTACHED: &str = "mediagate_worker_attached";
 const WORKER_CIRCUIT: &str = "mediagate_worker_circuit_open";
 const CIRCUIT_OPENED: &str = "mediagate_circuit_opened_total";
+const RELOADS: &str = "mediagate_reloads_total";
+const IN_FLIGHT: &str = "mediagate_requests_in_flight";
+const WORKER_IN_FLIGHT: &str = "mediagate_worker_requests_in_flight";
 const LANDING_OPEN: &str = "mediagate_landing_open";
 const LANDING_PINNED: &str = "mediagate_landing_pinned_bytes";
 const WORKER_SPEED: &str = "mediagate_worker_push_bytes_per_second";
@@ -84,6 +87,9 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
     describe_gauge!(WORKER_ATTACHED, "Whether a worker granted landing memory");
     describe_gauge!(WORKER_CIRCUIT, "Whether a worker is left alone: 0 no, 0.5 a request is tried, 1 yes");
     describe_counter!(CIRCUIT_OPENED, "Times that a worker began to be left alone");
+    describe_counter!(RELOADS, "Times that the configuration was read again, by outcome");
+    describe_gauge!(IN_FLIGHT, "Requests under way");
+    describe_gauge!(WORKER_IN_FLIGHT, "Requests on a worker");
     describe_gauge!(LANDING_OPEN, "Pushes whose place on the worker is in use");
     describe_gauge!(LANDING_PINNED, Unit::Bytes, "Pixels in the arena that a push to the worker may still read");
     describe_gauge!(WORKER_SPEED, "Speed of the transfer that measured the connection on attach");
@@ -165,6 +171,18 @@ pub fn worker_healthy(worker: &str, healthy: bool) {
 
 pub fn worker_attached(worker: &str, attached: bool) {
     gauge!(WORKER_ATTACHED, "worker" => worker.to_owned()).set(f64::from(u8::from(attached)));
+}
+
+pub fn reloaded(well: bool) {
+    counter!(RELOADS, "outcome" => if well { "ok" } else { "failed" }).increment(1);
+}
+
+pub fn in_flight(requests: usize) {
+    gauge!(IN_FLIGHT).set(requests as f64);
+}
+
+pub fn worker_in_flight(worker: &str, requests: usize) {
+    gauge!(WORKER_IN_FLIGHT, "worker" => worker.to_owned()).set(requests as f64);
 }
 
 pub fn worker_circuit(worker: &str, open: f64) {

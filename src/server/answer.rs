@@ -7,6 +7,7 @@ use axum::{
 use http::{HeaderValue, StatusCode, header::RETRY_AFTER};
 use serde_json::json;
 
+use super::recent::ErrorCode;
 use crate::{error::Fault, observe};
 
 /// An error on its way to a client: `{"error": {"message", "type", "param", "code"}}`.
@@ -50,6 +51,11 @@ impl Refusal {
         Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "no_worker", "No worker is available right now; try again.")
     }
 
+    pub fn workers_overloaded() -> Self {
+        let message = "All workers have as many requests as they may; try again.";
+        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "workers_overloaded", message)
+    }
+
     pub fn bad_gateway() -> Self {
         Refusal::new(StatusCode::BAD_GATEWAY, "worker_unreachable", "The worker did not answer.")
     }
@@ -78,6 +84,7 @@ impl IntoResponse for Refusal {
             "code": self.code,
         }});
         let mut response = (self.status, Json(body)).into_response();
+        response.extensions_mut().insert(ErrorCode(self.code));
         if self.retryable && matches!(self.status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS) {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
         }

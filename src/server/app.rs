@@ -1,12 +1,19 @@
 //! Everything a handler needs, built once at start.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
+use arc_swap::ArcSwapOption;
 use http::{HeaderMap, HeaderValue, header::AUTHORIZATION};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::{auth::ApiKeys, resize::Resize, tenant::Tenancy};
+use super::{
+    admission::Places, auth::ApiKeys, recent::RecentErrors, reload::Reloading, resize::Resize, tenant::Tenancy,
+    tls::Tls,
+};
 use crate::{
     media::{fetch::Fetcher, loader::MediaLoader},
     memory::Budget,
@@ -31,7 +38,9 @@ pub struct Inner {
     pub keys: ApiKeys,
     pub tenancy: Tenancy,
     /// `Authorization` for the workers, where they want one of their own.
-    pub worker_authorization: Option<HeaderValue>,
+    pub worker_authorization: ArcSwapOption<HeaderValue>,
+    /// Requests that are under way at once, in all.
+    pub places: Places,
     /// Request bodies that are held at once, in all.
     pub bodies: Budget,
     pub limits: Limits,
@@ -41,6 +50,21 @@ pub struct Inner {
     /// Cancelled when the gateway is told to end: it is not ready from then on.
     pub leaving: CancellationToken,
     pub metrics: PrometheusHandle,
+    pub recent: RecentErrors,
+    /// Of the public listener.
+    pub tls: Option<Arc<Tls>>,
+    pub reloading: Reloading,
+    /// What this gateway is, for operators: version, mode, since when it runs.
+    pub about: About,
+}
+
+/// See [`Inner::about`].
+#[derive(Debug, Clone)]
+pub struct About {
+    pub started: SystemTime,
+    pub frontend_decoding: bool,
+    /// The configured memory, in bytes.
+    pub memory_bytes: u64,
 }
 
 /// What one request may take.
@@ -49,6 +73,8 @@ pub struct Limits {
     pub body_bytes: usize,
     /// For a body to arrive whole.
     pub body_timeout: Duration,
+    /// From the head of a request to that of its answer.
+    pub request_timeout: Duration,
     /// For memory to become free: before that, 503.
     pub admission_timeout: Duration,
     /// For a landing slot on a worker: after that, inline.
@@ -64,8 +90,8 @@ impl App {
 
     /// `Authorization` for a worker: our own for the workers, else the client's where it is not the key to the gateway.
     pub fn authorization(&self, client: &HeaderMap) -> Option<HeaderValue> {
-        match &self.worker_authorization {
-            Some(ours) => Some(ours.clone()),
+        match &*self.worker_authorization.load() {
+            Some(ours) => Some(HeaderValue::clone(ours)),
             None if self.keys.required() => None,
             None => client.get(AUTHORIZATION).cloned(),
         }

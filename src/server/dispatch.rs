@@ -43,6 +43,7 @@ pub async fn dispatch(
     let mut full: Vec<WorkerId> = Vec::new();
     let mut unreachable = false;
     let mut broke_off = false;
+    let mut unavailable = None;
     loop {
         let workers = app.registry.available();
         let left = || workers.iter().filter(|worker| !passed_over.contains(&worker.id) && request.fits(worker));
@@ -57,13 +58,21 @@ pub async fn dispatch(
             workers.iter().find(|worker| worker.id.index() == decision.index).map(|worker| (decision, worker))
         });
         let Some((decision, worker)) = chosen else {
-            return Err(Box::new(if unreachable { Refusal::bad_gateway() } else { Refusal::no_worker() }));
+            if let Some(unavailable) = unavailable {
+                return Ok(unavailable);
+            }
+            return Err(Box::new(match unreachable {
+                true => Refusal::bad_gateway(),
+                false if app.registry.all().iter().any(|worker| worker.is_full()) => Refusal::workers_overloaded(),
+                false => Refusal::no_worker(),
+            }));
         };
         let Some(mut in_flight) = worker.enter() else {
-            // Another request has become its probe meanwhile.
+            // Another request has become its probe meanwhile, or has taken its last place.
             passed_over.push(worker.id);
             continue;
         };
+        in_flight.must_answer_by(request.deadline.of_server());
         tracing::debug!(worker = %worker.label, %decision, terms = ?decision.terms, "routed");
         observe::routed(decision.reason.name());
         let work = worker.load.begin(decision.new_tokens(), decision.tokens);
@@ -81,7 +90,17 @@ pub async fn dispatch(
                         // That they were not there is past: they were processed just now.
                         request.teach(&belief);
                     }
-                    return Ok(Dispatched { answer, in_flight, work, decision });
+                    let again = request.surface.again == Again::Safe && unavailable.is_none();
+                    let others = candidates.len() > 1;
+                    let unable = answer.status == StatusCode::SERVICE_UNAVAILABLE;
+                    let dispatched = Dispatched { answer, in_flight, work, decision };
+                    if unable && again && others {
+                        // It said that it did not begin: another may be able to. If none is, this is the answer.
+                        passed_over.push(worker.id);
+                        unavailable = Some(dispatched);
+                        break;
+                    }
+                    return Ok(dispatched);
                 }
                 Attempt::NotKnown { ids, belief } => {
                     not_known = Some((ids, belief));

@@ -16,6 +16,7 @@ use super::{
     answer::Refusal,
     app::App,
     body,
+    deadline::Deadline,
     dispatch::{Dispatched, dispatch},
     headers, resize,
     send::{Answer, AnswerBody, LoadedRequest, SendTimes},
@@ -41,13 +42,19 @@ use crate::{
 
 /// The handler of a surface.
 pub async fn forward(surface: &'static Surface, State(app): State<App>, request: Request) -> Response {
-    match serve(&app, surface, request).await {
-        Ok(response) => response,
-        Err(refusal) => refusal.into_response(),
-    }
+    let answer = match Deadline::of(request.headers(), app.limits.request_timeout) {
+        Ok(deadline) => deadline.within(serve(&app, surface, request, deadline)).await,
+        Err(refusal) => Err(Box::new(refusal)),
+    };
+    answer.unwrap_or_else(IntoResponse::into_response)
 }
 
-async fn serve(app: &App, surface: &'static Surface, request: Request) -> Result<Response, Box<Refusal>> {
+async fn serve(
+    app: &App,
+    surface: &'static Surface,
+    request: Request,
+    deadline: Deadline,
+) -> Result<Response, Box<Refusal>> {
     let (parts, body) = request.into_parts();
     let rights = app.keys.check(&parts.headers)?;
     let mut stages = Stages::new();
@@ -76,7 +83,7 @@ async fn serve(app: &App, surface: &'static Surface, request: Request) -> Result
     let asked = terms::asked(&body.bytes, &client, &media);
     let request_id = parts.headers.get(headers::REQUEST_ID).cloned().unwrap_or(HeaderValue::from_static(""));
     let to_worker = headers::to_worker(&parts.headers, app.authorization(&parts.headers), &request_id);
-    let loaded = LoadedRequest { surface, body: &body.bytes, request: &client, media: &media, resize };
+    let loaded = LoadedRequest { surface, body: &body.bytes, request: &client, media: &media, resize, deadline };
     let Dispatched { answer, in_flight, work, decision } = dispatch(app, to_worker, &loaded, &asked).await?;
 
     let debug = rights.debug && parts.headers.get(headers::DEBUG).is_some_and(|value| value == "1");

@@ -8,6 +8,8 @@ use http::{
     },
 };
 
+/// Where Anthropic's clients put their key.
+pub const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 pub const DEBUG: HeaderName = HeaderName::from_static("x-mediagate-debug");
 pub const ROUTE: HeaderName = HeaderName::from_static("x-mediagate-route");
@@ -34,7 +36,7 @@ const HOP_BY_HOP: [HeaderName; 9] = [
 pub fn to_worker(client: &HeaderMap, authorization: Option<HeaderValue>, request_id: &HeaderValue) -> HeaderMap {
     let mut headers = HeaderMap::with_capacity(client.len() + 2);
     for (name, value) in client {
-        let anew = [HOST, CONTENT_LENGTH, EXPECT, AUTHORIZATION, REQUEST_ID].contains(name);
+        let anew = [HOST, CONTENT_LENGTH, EXPECT, AUTHORIZATION, API_KEY, REQUEST_ID].contains(name);
         if !anew && !name.as_str().starts_with("x-mediagate-") && !is_hop_by_hop(client, name) {
             headers.append(name, value.clone());
         }

@@ -10,29 +10,39 @@
 //! - [`send`]: one prepared request to one worker: push, inline, and what a worker's refusal means.
 //! - [`told`]: what an answer tells routing while it passes.
 //! - [`models`], [`health`], [`warm`]: the small routes.
+//! - [`admin`], [`reload`], [`status`], [`recent`]: what operators see and do.
+//! - [`deadline`], [`admission`]: how long a request may take, and how many there may be.
 //! - [`auth`], [`tenant`]: API keys; whose request it is.
 //! - [`body`], [`headers`]: reading bodies within limits; which headers cross.
 //! - [`linger`]: what becomes of a body that nobody wants.
 //! - [`answer`]: errors in OpenAI's shape, headers that every answer has.
-//! - [`listen`]: sockets, connection limits, shutdown.
+//! - [`listen`]: sockets, connection limits, shutdown; [`tls`]: certificates; [`held`]: answers that nobody reads.
 
+pub mod admin;
+pub mod admission;
 pub mod answer;
 pub mod app;
 pub mod auth;
 pub mod body;
+pub mod deadline;
 pub mod dispatch;
 pub mod forward;
 pub mod headers;
 pub mod health;
+pub mod held;
 pub mod linger;
 pub mod listen;
 pub mod models;
+pub mod recent;
+pub mod reload;
 pub mod resize;
 pub mod routes;
 pub mod send;
+pub mod status;
 pub mod surface;
 pub mod tenant;
 pub mod terms;
+pub mod tls;
 pub mod told;
 pub mod warm;
 

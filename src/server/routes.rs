@@ -1,5 +1,7 @@
 //! The list of routes. What is not on it is 404: nothing reaches a worker that nobody thought of.
 
+use std::time::SystemTime;
+
 use axum::{
     Router,
     extract::{MatchedPath, Request, State},
@@ -12,38 +14,67 @@ use rand::RngCore;
 use tokio::time::Instant;
 
 use super::{
+    admin, admission,
     answer::Refusal,
     app::App,
     forward::forward,
     headers, health, models,
+    recent::{ErrorCode, RecentError},
+    status,
     surface::{CHAT_COMPLETIONS, Surface},
     warm,
 };
 use crate::observe;
 
-/// What clients reach.
-pub fn public(app: App) -> Router {
-    Router::new()
+/// What clients reach; and, where that is asked for, what operators reach, under `/admin`.
+pub fn public(app: App, with_admin: bool) -> Router {
+    let api = Router::new()
         .route(CHAT_COMPLETIONS.path, on(&CHAT_COMPLETIONS))
         .route("/v1/models", get(models::models))
-        .route("/health", get(health::health))
-        .route("/ready", get(health::ready))
+        .route_layer(middleware::from_fn_with_state(app.clone(), admission::admit));
+    let mut router = api.route("/health", get(health::health)).route("/ready", get(health::ready));
+    if with_admin {
+        let guarded = operators().route_layer(middleware::from_fn_with_state(app.clone(), only_admins));
+        router = router.nest("/admin", guarded);
+    }
+    router
         .fallback(|| async { Refusal::not_found() })
         .method_not_allowed_fallback(method_not_allowed)
-        .layer(middleware::from_fn(every_answer))
+        .layer(middleware::from_fn_with_state(app.clone(), every_answer))
         .with_state(app)
 }
 
 /// What operators reach, on a listener of its own.
 pub fn admin(app: App) -> Router {
-    Router::new()
-        .route("/metrics", get(metrics))
-        .route("/warm", post(warm::warm))
+    operators()
         .route("/health", get(health::health))
         .route("/ready", get(health::ready))
         .fallback(|| async { Refusal::not_found() })
         .method_not_allowed_fallback(method_not_allowed)
         .with_state(app)
+}
+
+fn operators() -> Router<App> {
+    Router::new()
+        .route("/", get(status::page))
+        .route("/metrics", get(metrics))
+        .route("/warm", post(warm::warm))
+        .route("/workers", get(admin::list).post(admin::add))
+        .route("/workers/{id}", get(admin::show).delete(admin::remove))
+        .route("/workers/{id}/drain", post(admin::drain).delete(admin::undrain))
+        .route("/reload", post(admin::reload))
+}
+
+/// On the public listener, operators show a key that is marked as one of theirs.
+async fn only_admins(State(app): State<App>, request: Request, next: Next) -> Response {
+    match app.keys.check(request.headers()) {
+        Ok(rights) if rights.admin => next.run(request).await,
+        Ok(_) => {
+            let message = "This route needs an API key that is marked `admin`.";
+            Refusal::new(StatusCode::FORBIDDEN, "not_admin", message).into_response()
+        }
+        Err(refusal) => refusal.into_response(),
+    }
 }
 
 /// A surface's handler.
@@ -56,20 +87,32 @@ async fn method_not_allowed() -> Refusal {
 }
 
 async fn metrics(State(app): State<App>) -> impl IntoResponse {
+    ([(http::header::CONTENT_TYPE, "text/plain; version=0.0.4")], rendered(&app))
+}
+
+/// All metrics as they are now.
+pub(super) fn rendered(app: &App) -> String {
     if let Some(loader) = &app.loader {
         loader.observe();
     }
     for worker in app.registry.all().iter() {
+        observe::worker_in_flight(&worker.label, worker.in_flight());
         observe::worker_circuit(&worker.label, worker.circuit().openness());
         observe::landing_pinned(&worker.label, worker.landing().map_or(0, |landing| landing.pinned_bytes()));
         observe::landing_open(&worker.label, worker.landing().map_or(0, |landing| landing.open_generations()));
     }
+    observe::in_flight(app.places.taken());
     observe::budget("bodies", &app.bodies);
-    ([(http::header::CONTENT_TYPE, "text/plain; version=0.0.4")], app.metrics.render())
+    app.metrics.render()
 }
 
 /// Gives every request an id, every answer that id, and counts it.
-async fn every_answer(matched: Option<MatchedPath>, mut request: Request, next: Next) -> Response {
+async fn every_answer(
+    State(app): State<App>,
+    matched: Option<MatchedPath>,
+    mut request: Request,
+    next: Next,
+) -> Response {
     let start = Instant::now();
     let id = request.headers().get(headers::REQUEST_ID).filter(|id| is_sane(id)).cloned().unwrap_or_else(new_id);
     request.headers_mut().insert(headers::REQUEST_ID, id.clone());
@@ -80,6 +123,10 @@ async fn every_answer(matched: Option<MatchedPath>, mut request: Request, next: 
         Some("/health" | "/ready") => "health",
         _ => "other",
     };
+    if let Some(ErrorCode(code)) = response.extensions().get() {
+        let (status, request_id) = (response.status().as_u16(), id.to_str().unwrap_or_default().to_owned());
+        app.recent.add(RecentError { at: SystemTime::now(), route, status, code, request_id });
+    }
     observe::request(route, response.status().as_u16());
     observe::first_byte(route, start.elapsed());
     response.headers_mut().insert(headers::REQUEST_ID, id);

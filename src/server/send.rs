@@ -12,7 +12,7 @@ use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnord
 use http::{HeaderMap, StatusCode};
 use tokio::time::Instant;
 
-use super::{app::App, surface::Surface};
+use super::{app::App, deadline::Deadline, surface::Surface};
 use crate::{
     media::{
         content::MediaId,
@@ -120,6 +120,7 @@ pub struct LoadedRequest<'a> {
     pub body: &'a Bytes,
     pub request: &'a ClientRequest<'a>,
     pub media: &'a [Media],
+    pub deadline: Deadline,
     /// The rule by which its images were resized: workers of another one would make other pixels of them.
     pub resize: Option<SmartResize>,
 }

@@ -10,11 +10,14 @@
 
 mod support;
 
+mod administration;
 mod cases;
 mod decoding;
+mod encryption;
 mod failures;
 mod hostile_clients;
 mod hostile_workers;
+mod inspect;
 mod keys;
 #[cfg(feature = "mm-routing")]
 mod kv_events;
