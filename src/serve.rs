@@ -22,8 +22,10 @@ use crate::{
         admission::Places,
         app::{self, About},
         listen::{self, Patience, Settings},
+        models,
         recent::RecentErrors,
         reload::{Fresh, Reloading},
+        responses::Responses,
         routes,
         tenant::Tenancy,
         tls::Tls,
@@ -36,6 +38,8 @@ use crate::{
         probe::Probe,
     },
 };
+#[cfg(feature = "mm-routing")]
+use crate::{media::dimensions::Dimensions, prompt::PromptModel};
 
 /// Pushes to one worker may pin this part of the arena at a time: what one that hangs can take from the others.
 const PINNED_SHARE: u64 = 8;
@@ -72,10 +76,15 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
         loader = Some(MediaLoader::new(args.media.config(), arena.clone())?);
         transfers = set_up_transfers(&args, arena).await?;
     }
-    let url_check = match loader {
-        Some(_) => None,
-        None => Some(Fetcher::new(&args.media.config().fetch)?),
+    let fetcher = Arc::new(Fetcher::new(&args.media.config().fetch)?);
+    #[cfg(feature = "mm-routing")]
+    let prompts = {
+        let models = models.clone();
+        tokio::task::spawn_blocking(move || models.map(|name, files| PromptModel::new(name, files))).await?
     };
+    #[cfg(feature = "mm-routing")]
+    let dimensions = (!args.frontend_decoding && !models.is_empty())
+        .then(|| Dimensions::new(fetcher.clone(), Duration::from_millis(args.image_size_timeout_ms)));
 
     // Before anything is announced: a port that is taken ends the start.
     let public = listen::bind(args.listening.listen).await?;
@@ -92,7 +101,9 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
         router,
         client,
         loader,
-        url_check,
+        url_names: args.url_names(),
+        fetcher,
+        pass_other_media: args.pass_other_media,
         keys,
         tenancy: args.tenancy.clone(),
         worker_authorization: ArcSwapOption::new(worker_authorization.map(Arc::new)),
@@ -101,6 +112,12 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
         limits: args.limits(),
         resize: args.resize,
         models,
+        #[cfg(feature = "mm-routing")]
+        prompts,
+        #[cfg(feature = "mm-routing")]
+        dimensions,
+        asked_for_models: models::Asked::default(),
+        responses: Responses::default(),
         leaving: CancellationToken::new(),
         metrics,
         recent: RecentErrors::default(),
@@ -112,6 +129,7 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
             memory_bytes: args.budgets().sum(),
         },
     });
+    tokio::spawn(models::watch(app.clone(), stop.clone()));
     tracing::info!(
         listen = %public.local_addr()?,
         admin = %admin.local_addr()?,
@@ -123,7 +141,7 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
     // Workers stay attached until the last request is through.
     let (stop_public, stop_admin) = (CancellationToken::new(), CancellationToken::new());
     let settings = args.listening.settings();
-    let router = routes::public(app.clone(), args.listening.admin_on_public);
+    let router = routes::public(app.clone(), &args.extra_routes, args.listening.admin_on_public);
     let public = tokio::spawn(listen::serve(public, app.tls.clone(), router, stop_public.clone(), settings));
     let operators = Settings { patience: Patience { grace: DETACH_GRACE, ..settings.patience }, ..settings };
     let admin = tokio::spawn(listen::serve(admin, None, routes::admin(app.clone()), stop_admin.clone(), operators));

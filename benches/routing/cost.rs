@@ -139,6 +139,7 @@ fn asked(prompt: usize) -> Asked {
         }),
         model: None,
         salt: None,
+        named: true,
     }
 }
 

@@ -98,6 +98,7 @@ impl Request {
             prompt: Prompt::Tokens(PromptTokens { ids: self.prompt.ids.clone(), media: spans.to_vec() }),
             model: None,
             salt: None,
+            named: true,
         }
     }
 }

@@ -51,6 +51,10 @@ const KV_VIEW: &str = "mediagate_kv_view_completeness";
 const KV_BLOCKS: &str = "mediagate_kv_known_blocks";
 const KV_BATCHES: &str = "mediagate_kv_event_batches_total";
 const CACHED_SOURCES: &str = "mediagate_cached_sources";
+const SIZES: &str = "mediagate_image_sizes_total";
+const PROMPTS: &str = "mediagate_prompts_total";
+const PROMPT_CHECKS: &str = "mediagate_prompt_checks_total";
+const PROMPT_MODELS_OFF: &str = "mediagate_prompt_models_off";
 const CACHED_PICTURES: &str = "mediagate_cached_pictures";
 
 /// From microseconds (a cache hit) to minutes (a long prompt).
@@ -114,6 +118,11 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
     describe_gauge!(KV_BLOCKS, "Blocks of a worker's KV cache that are known");
     describe_counter!(KV_BATCHES, "Batches of KV events, by outcome");
     describe_gauge!(CACHED_SOURCES, "Sources that are remembered, failures included");
+    describe_counter!(SIZES, "Sizes of images that pass by URL, as routing asked for them, by outcome");
+    describe_counter!(PROMPTS, "Prompts of models with files, by what is known of them: tokens, or why those are not");
+    describe_counter!(PROMPT_CHECKS, "Predicted tokens compared with a worker's, by whether they agree");
+    describe_gauge!(PROMPT_MODELS_OFF, "Models whose tokens are predicted no more because they were wrong");
+    gauge!(PROMPT_MODELS_OFF).set(0.0);
     describe_gauge!(CACHED_PICTURES, "Pictures that are kept");
     Ok(handle)
 }
@@ -258,6 +267,22 @@ pub fn kv_events(worker: &str, batches: u64, malformed: u64, lost: u64, restarts
             counter!(KV_BATCHES, "worker" => worker.to_owned(), "outcome" => outcome).increment(count);
         }
     }
+}
+
+pub fn size_read(outcome: &'static str) {
+    counter!(SIZES, "outcome" => outcome).increment(1);
+}
+
+pub fn prompt(known_by: &'static str) {
+    counter!(PROMPTS, "known_by" => known_by).increment(1);
+}
+
+pub fn prompt_check(agrees: bool) {
+    counter!(PROMPT_CHECKS, "agrees" => agrees.to_string()).increment(1);
+}
+
+pub fn prompt_model_off() {
+    gauge!(PROMPT_MODELS_OFF).increment(1.0);
 }
 
 pub fn cached(sources: usize, pictures: usize) {

@@ -4,9 +4,9 @@
 //! - [`policy`]: the policies by name, and what weighs how much.
 //! - [`score`]: what a request costs on each worker.
 //! - [`prompt`]: what a prompt is known by: token ids, or hashes of ever longer beginnings.
+//! - [`chain`]: the hashes of a prompt whose model's files are not known.
 //! - `kv`: what each worker holds in its KV cache, from the events that it publishes.
 //! - [`expected`]: what workers were just sent.
-//! - [`chain`]: how such beginnings are hashed.
 //! - [`watch`]: what runs beside the router.
 //! - [`affinity`]: which worker an image belongs to when nothing else is known.
 

@@ -46,6 +46,8 @@ pub struct Asked {
     pub model: Option<String>,
     /// Apart from others' blocks.
     pub salt: Option<String>,
+    /// Whether workers know its images by the same names, so that their events will tell what they hold of it.
+    pub named: bool,
 }
 
 impl Asked {
@@ -293,7 +295,7 @@ impl Router {
     #[cfg(feature = "mm-routing")]
     fn until_told(&self, worker: usize, asked: &Asked) -> Duration {
         match asked.prompt {
-            Prompt::Tokens(_) if self.kv.view(worker) == View::Complete => UNCONFIRMED,
+            Prompt::Tokens(_) if asked.named && self.kv.view(worker) == View::Complete => UNCONFIRMED,
             _ => UNTOLD,
         }
     }

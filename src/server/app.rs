@@ -11,11 +11,13 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    admission::Places, auth::ApiKeys, recent::RecentErrors, reload::Reloading, resize::Resize, tenant::Tenancy,
-    tls::Tls,
+    admission::Places, auth::ApiKeys, headers, models::Asked, recent::RecentErrors, reload::Reloading, resize::Resize,
+    responses::Responses, tenant::Tenancy, tls::Tls,
 };
+#[cfg(feature = "mm-routing")]
+use crate::{media::dimensions::Dimensions, prompt::PromptModel};
 use crate::{
-    media::{fetch::Fetcher, loader::MediaLoader},
+    media::{fetch::Fetcher, loader::MediaLoader, url_names::UrlNames},
     memory::Budget,
     model::Models,
     routing::Router,
@@ -33,8 +35,12 @@ pub struct Inner {
     pub client: WorkerClient,
     /// In frontend decoding; `None` in passthrough mode.
     pub loader: Option<MediaLoader>,
-    /// Judges the URLs that pass to workers; `None` in frontend decoding, where none does.
-    pub url_check: Option<Fetcher>,
+    /// Judges the URLs that pass to workers, and fetches video and audio.
+    pub fetcher: Arc<Fetcher>,
+    /// In frontend decoding, whether video and audio go to workers.
+    pub pass_other_media: bool,
+    /// Names the images that pass by URL.
+    pub url_names: UrlNames,
     pub keys: ApiKeys,
     pub tenancy: Tenancy,
     /// `Authorization` for the workers, where they want one of their own.
@@ -47,6 +53,15 @@ pub struct Inner {
     pub resize: Resize,
     /// What is known of the served models.
     pub models: Models,
+    /// What routing makes of their files.
+    #[cfg(feature = "mm-routing")]
+    pub prompts: Models<PromptModel>,
+    /// Sizes of images that pass by URL, where they are needed.
+    #[cfg(feature = "mm-routing")]
+    pub dimensions: Option<Dimensions>,
+    /// When workers were asked for theirs.
+    pub asked_for_models: Asked,
+    pub responses: Responses,
     /// Cancelled when the gateway is told to end: it is not ready from then on.
     pub leaving: CancellationToken,
     pub metrics: PrometheusHandle,
@@ -86,6 +101,11 @@ pub struct Limits {
 impl App {
     pub fn new(inner: Inner) -> Self {
         App(Arc::new(inner))
+    }
+
+    /// A client's headers as a worker gets them.
+    pub fn to_worker(&self, client: &HeaderMap) -> HeaderMap {
+        headers::to_worker(client, self.authorization(client))
     }
 
     /// `Authorization` for a worker: our own for the workers, else the client's where it is not the key to the gateway.

@@ -8,6 +8,7 @@ use http::{HeaderMap, StatusCode};
 use super::{
     answer::Refusal,
     app::App,
+    models,
     send::{Answer, Attempt, LoadedRequest, RefusalKind, Way, attempt},
     surface::Again,
 };
@@ -18,6 +19,24 @@ use crate::{
     transfer::{Landing, PushError},
     worker::{Belief, InFlight, Worker, WorkerId, circuit::Outcome, load::Work},
 };
+
+/// Who may get a request.
+#[derive(Debug, Clone)]
+pub enum Target<'a> {
+    /// Whoever serves this model, or its own where none is named.
+    Model(Option<&'a str>),
+    /// One worker and no other: it keeps what the request is about.
+    Worker(Arc<Worker>),
+}
+
+impl Target<'_> {
+    pub fn allows(&self, worker: &Worker) -> bool {
+        match self {
+            Target::Model(model) => models::may_serve(worker, *model),
+            Target::Worker(only) => only.id == worker.id,
+        }
+    }
+}
 
 /// A request that a worker has answered.
 pub struct Dispatched {
@@ -36,6 +55,7 @@ pub async fn dispatch(
     app: &App,
     to_worker: HeaderMap,
     request: &LoadedRequest<'_>,
+    target: &Target<'_>,
     asked: &Asked,
 ) -> Result<Dispatched, Box<Refusal>> {
     let mut passed_over: Vec<WorkerId> = Vec::new();
@@ -46,7 +66,8 @@ pub async fn dispatch(
     let mut unavailable = None;
     loop {
         let workers = app.registry.available();
-        let left = || workers.iter().filter(|worker| !passed_over.contains(&worker.id) && request.fits(worker));
+        let may = |worker: &Worker| target.allows(worker) && request.fits(worker);
+        let left = || workers.iter().filter(|worker| !passed_over.contains(&worker.id) && may(worker));
         let with_room = left().filter(|worker| !full.contains(&worker.id)).count();
         let elsewhere = with_room > 1;
         let candidates: Vec<_> = left()
@@ -171,7 +192,7 @@ fn candidate(worker: &Worker) -> Candidate {
 }
 
 /// What an answer says of the worker: that it answers, unless it, or a proxy before it, says that it cannot.
-fn outcome_of(status: StatusCode) -> Outcome {
+pub fn outcome_of(status: StatusCode) -> Outcome {
     match status {
         StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => Outcome::Failure,
         _ => Outcome::Success,

@@ -92,6 +92,8 @@ pub struct Fetched {
     pub retries: u32,
     /// Whether `bytes` is all of it. Always so, but for [`Fetcher::fetch_prefix`].
     pub is_whole: bool,
+    /// Whether the origin sent no more than was asked for: it knows ranges. Never so, but for [`Fetcher::fetch_prefix`].
+    pub is_ranged: bool,
 }
 
 /// What became of an image that is already known.
@@ -183,6 +185,11 @@ impl Fetcher {
             Outcome::Image(fetched) => Ok(fetched),
             Outcome::NotModified(_) => Err(FetchError::OriginRefused(StatusCode::NOT_MODIFIED)),
         }
+    }
+
+    /// The largest body that is fetched.
+    pub fn max_bytes(&self) -> usize {
+        self.config.max_bytes
     }
 
     /// Whether the policy allows the URL and all addresses that its host has now. Nothing is dialled.

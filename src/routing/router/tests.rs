@@ -20,6 +20,7 @@ fn asked(key: u64) -> Asked {
         mm: None,
         model: None,
         salt: None,
+        named: true,
     }
 }
 
