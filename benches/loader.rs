@@ -41,6 +41,7 @@ fn filled(entries: u32) -> (MediaLoader, Vec<SharedText>) {
         decode: DecodeLimits::default(),
         encoded_bytes: 64 << 20,
         scratch_bytes: 64 << 20,
+        jpeg_scaling: false,
         decoders: 2,
         fresh: Duration::from_secs(60),
         fresh_min: Duration::ZERO,

@@ -103,7 +103,9 @@ void mg_jpeg_free(mg_jpeg *jpeg) {
   }
 }
 
-int mg_jpeg_start(mg_jpeg *jpeg, uint32_t width, uint32_t height, int components) {
+static uint32_t reduced(uint32_t side, uint32_t denominator) { return side / denominator + (side % denominator != 0); }
+
+int mg_jpeg_start(mg_jpeg *jpeg, uint32_t width, uint32_t height, int components, uint32_t denominator) {
   j_decompress_ptr decoder = &jpeg->decoder;
   int found;
   if (setjmp(jpeg->entry)) {
@@ -125,10 +127,12 @@ int mg_jpeg_start(mg_jpeg *jpeg, uint32_t width, uint32_t height, int components
   /* The defaults, which the reference uses, spelled out: they decide the pixels. */
   decoder->dct_method = JDCT_ISLOW;
   decoder->do_fancy_upsampling = TRUE;
+  decoder->scale_num = 1;
+  decoder->scale_denom = denominator;
   if (!jpeg_start_decompress(decoder)) {
     return MG_JPEG_TRUNCATED;
   }
-  if (decoder->output_width != width || decoder->output_height != height ||
+  if (decoder->output_width != reduced(width, denominator) || decoder->output_height != reduced(height, denominator) ||
       decoder->output_components != components) {
     return MG_JPEG_UNEXPECTED;
   }

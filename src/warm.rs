@@ -18,7 +18,7 @@ pub async fn run(args: WarmArgs) -> Result<(), Box<dyn Error>> {
     let mut failed = 0_usize;
     let mut loads = stream::iter(urls.iter().enumerate())
         .map(|(index, url)| {
-            let order = json!({"url": url, "tenant": args.tenant, "cache_salt": args.cache_salt});
+            let order = json!({"url": url, "model": args.model, "tenant": args.tenant, "cache_salt": args.cache_salt});
             let request = client.post(&order_url).header("content-type", "application/json").body(order.to_string());
             async move {
                 let answer = request.send().await?;

@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use loader_support::{Origin, at_rest, data_uri, late, loader, picture, pixels};
 use mediagate::{
     error::Fault,
-    media::{content::Scope, loader::MediaConfig},
+    media::{content::Scope, loader::MediaConfig, resize::SmartResize},
 };
 
 const ARENA_BYTES: usize = 16 << 20;
@@ -173,5 +173,38 @@ async fn the_first_failure_names_its_image() {
     let failed = loader.load_all(&sources, &Scope::default(), late()).await.unwrap_err();
     assert_eq!(failed.index, 1);
     assert!(Arc::strong_count(&failed.error) >= 1);
+    at_rest(&loader).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_source_has_one_content_for_each_rule_and_a_rule_that_changes_nothing_shares_it() {
+    let origin = Origin::start().await;
+    let loader = loader(origin.config(), ARENA_BYTES);
+    let scope = Scope::default();
+    let [quarter, half, none] = [12_544, 50_176, 1 << 20].map(|most| SmartResize::new(28, 3136, most));
+    let sources = [origin.url("/1/280/280"), data_uri(2, 280, 280)];
+    let load = |rule: Option<SmartResize>| {
+        let (loader, sources) = (&loader, &sources);
+        async move { loader.load_resized(sources, &scope, rule.as_ref(), late()).await.unwrap() }
+    };
+    let mut held = Vec::new();
+    for (rule, side) in [(quarter, 112), (half, 224), (none, 280), (None, 280)] {
+        assert!(rule.is_some() || side == 280);
+        for _ in 0..2 {
+            let loaded = load(rule).await;
+            for (loaded, seed) in loaded.iter().zip(1..) {
+                let rgb = picture(loaded).0;
+                assert_eq!(rgb.len(), side * side * 3);
+                assert_eq!(side == 280, rgb == pixels(seed, 280, 280));
+            }
+            held.push(loaded);
+        }
+    }
+    // Once for each rule, then from the cache.
+    assert_eq!(origin.requests("/1/280/280"), 4);
+    // Equal pixels are kept once: of the last two only one.
+    let used = [112_usize, 224, 280].map(|side| (side * side * 3).next_multiple_of(4096)).iter().sum::<usize>();
+    assert_eq!(loader.arena().usage().used_bytes, 2 * used);
+    drop(held);
     at_rest(&loader).await;
 }

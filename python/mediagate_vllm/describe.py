@@ -5,6 +5,7 @@ without what it does not learn: a part that this version of vLLM keeps elsewhere
 """
 
 import logging
+import platform
 from collections.abc import Callable
 from dataclasses import asdict, is_dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -13,8 +14,8 @@ from typing import Any
 log = logging.getLogger("vllm.mediagate")
 
 GIB = 1 << 30
-SETTINGS = ("size", "min_pixels", "max_pixels", "patch_size", "merge_size", "temporal_patch_size", "resample")
-"""Attributes of an image processor that decide how many tokens an image becomes."""
+SETTINGS = ("size", "patch_size", "merge_size", "temporal_patch_size", "resample", "do_resize")
+"""Attributes of an image processor that decide to which size an image is brought, and how."""
 
 
 def describe(state: Any) -> dict[str, Any]:
@@ -54,17 +55,30 @@ def _processor_cache(config: Any) -> dict[str, Any]:
 
 
 def _image_processor(model_config: Any) -> dict[str, Any] | None:
-    """The Hugging Face image processor as this server runs it, its overrides applied."""
+    """The Hugging Face image processor as this server runs it, its overrides applied.
+
+    `call` is what `--mm-processor-kwargs` adds to every call, sizes included, which `size` has already.
+    """
     from vllm.transformers_utils.processor import cached_image_processor_from_config
 
     processor = cached_image_processor_from_config(model_config)
     if processor is None:
         return None
     values = {name: _plain(getattr(processor, name, None)) for name in SETTINGS}
+    call: dict[str, Any] = {}
+    if model_config.multimodal_config.mm_processor_kwargs:
+        from vllm.multimodal import MULTIMODAL_REGISTRY
+
+        info = MULTIMODAL_REGISTRY.create_processor(model_config).info
+        call = info._merge_and_resolve_mm_processor_kwargs({}).get("images_kwargs", {})
+        if hasattr(info, "_get_vision_size"):
+            values["size"] = _plain(info._get_vision_size(call, default_size=processor.size))
     return {
         "class": type(processor).__name__,
         **{name: value for name, value in values.items() if value is not None},
-        "device": str(getattr(processor, "device", None) or "cpu"),
+        "call": _plain(call),
+        "device": str(call.get("device") or getattr(processor, "device", None) or "cpu"),
+        "machine": platform.machine(),
         "versions": {name: found for name in ("transformers", "torch", "torchvision") if (found := _installed(name))},
     }
 

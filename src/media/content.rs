@@ -70,8 +70,27 @@ impl MediaId {
         MediaId(id)
     }
 
+    /// Of what is at a URL, for whoever does not look at the pixels. No pixels have the same id: a frame does not begin
+    /// as a URL does.
+    pub fn of_url(scope: &Scope, url: &str) -> Self {
+        MediaId(*blake3::keyed_hash(&scope.0, url.as_bytes()).as_bytes())
+    }
+
+    /// Of a file that is not decoded.
+    pub fn of_file(scope: &Scope, bytes: &[u8]) -> Self {
+        let mut hasher = blake3::Hasher::new_keyed(&scope.0);
+        // No frame and no URL begins so.
+        hasher.update(b"\0file\0").update(bytes);
+        MediaId(*hasher.finalize().as_bytes())
+    }
+
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
+    }
+
+    /// The id that is written like this, whoever made it.
+    pub(crate) fn from_bytes(bytes: [u8; 32]) -> Self {
+        MediaId(bytes)
     }
 
     /// A byte that no client can choose, since it is of the keyed hash: for spreading names over locks.
@@ -115,6 +134,11 @@ impl Scope {
             hasher.update(part.unwrap_or("").as_bytes());
         }
         Scope(*hasher.finalize().as_bytes())
+    }
+
+    /// A scope within this one.
+    pub fn within(&self, part: &[u8]) -> Self {
+        Scope(*blake3::keyed_hash(&self.0, part).as_bytes())
     }
 
     pub fn as_bytes(&self) -> &[u8; 32] {

@@ -8,21 +8,43 @@ use http::{HeaderMap, StatusCode};
 use super::{
     answer::Refusal,
     app::App,
+    models,
     send::{Answer, Attempt, LoadedRequest, RefusalKind, Way, attempt},
     surface::Again,
 };
 use crate::{
     media::content::MediaId,
+    observe,
     routing::{Asked, Candidate, Decision},
     transfer::{Landing, PushError},
-    worker::{Belief, InFlight, Worker, WorkerId, circuit::Outcome},
+    worker::{Belief, InFlight, Worker, WorkerId, circuit::Outcome, load::Work},
 };
+
+/// Who may get a request.
+#[derive(Debug, Clone)]
+pub enum Target<'a> {
+    /// Whoever serves this model, or its own where none is named.
+    Model(Option<&'a str>),
+    /// One worker and no other: it keeps what the request is about.
+    Worker(Arc<Worker>),
+}
+
+impl Target<'_> {
+    pub fn allows(&self, worker: &Worker) -> bool {
+        match self {
+            Target::Model(model) => models::may_serve(worker, *model),
+            Target::Worker(only) => only.id == worker.id,
+        }
+    }
+}
 
 /// A request that a worker has answered.
 pub struct Dispatched {
     pub answer: Box<Answer>,
     /// Counts it as being on the worker for as long as it is kept.
     pub in_flight: InFlight,
+    /// What it has to do there.
+    pub work: Work,
     pub decision: Decision,
 }
 
@@ -33,6 +55,7 @@ pub async fn dispatch(
     app: &App,
     to_worker: HeaderMap,
     request: &LoadedRequest<'_>,
+    target: &Target<'_>,
     asked: &Asked,
 ) -> Result<Dispatched, Box<Refusal>> {
     let mut passed_over: Vec<WorkerId> = Vec::new();
@@ -40,28 +63,40 @@ pub async fn dispatch(
     let mut full: Vec<WorkerId> = Vec::new();
     let mut unreachable = false;
     let mut broke_off = false;
+    let mut unavailable = None;
     loop {
         let workers = app.registry.available();
-        let left = || workers.iter().filter(|worker| !passed_over.contains(&worker.id));
+        let may = |worker: &Worker| target.allows(worker) && request.fits(worker);
+        let left = || workers.iter().filter(|worker| !passed_over.contains(&worker.id) && may(worker));
         let with_room = left().filter(|worker| !full.contains(&worker.id)).count();
         let elsewhere = with_room > 1;
         let candidates: Vec<_> = left()
             .filter(|worker| with_room == 0 || !full.contains(&worker.id))
-            .map(|worker| Candidate { index: worker.id.index(), in_flight: worker.in_flight() })
+            .map(|worker| candidate(worker))
             .collect();
         let decision = app.router.choose(asked, &candidates);
         let chosen = decision.and_then(|decision| {
             workers.iter().find(|worker| worker.id.index() == decision.index).map(|worker| (decision, worker))
         });
         let Some((decision, worker)) = chosen else {
-            return Err(Box::new(if unreachable { Refusal::bad_gateway() } else { Refusal::no_worker() }));
+            if let Some(unavailable) = unavailable {
+                return Ok(unavailable);
+            }
+            return Err(Box::new(match unreachable {
+                true => Refusal::bad_gateway(),
+                false if app.registry.all().iter().any(|worker| worker.is_full()) => Refusal::workers_overloaded(),
+                false => Refusal::no_worker(),
+            }));
         };
         let Some(mut in_flight) = worker.enter() else {
-            // Another request has become its probe meanwhile.
+            // Another request has become its probe meanwhile, or has taken its last place.
             passed_over.push(worker.id);
             continue;
         };
-        tracing::debug!(worker = %worker.label, %decision, "routed");
+        in_flight.must_answer_by(request.deadline.of_server());
+        tracing::debug!(worker = %worker.label, %decision, terms = ?decision.terms, "routed");
+        observe::routed(decision.reason.name());
+        let work = worker.load.begin(decision.new_tokens(), decision.tokens);
         let mut way = request.surface.best_way;
         let mut not_known: Option<(Vec<MediaId>, Arc<Belief>)> = None;
         let mut pushed_again = false;
@@ -71,19 +106,29 @@ pub async fn dispatch(
                     in_flight.ended(outcome_of(answer.status));
                     // Only an answer to the same request with pixels shows that it was the belief that was wrong.
                     if let Some((ids, belief)) = not_known.filter(|_| answer.status.is_success()) {
-                        crate::observe::transfer("uuid_miss");
+                        observe::transfer("uuid_miss");
                         belief.was_wrong(&ids);
                         // That they were not there is past: they were processed just now.
                         request.teach(&belief);
                     }
-                    return Ok(Dispatched { answer, in_flight, decision });
+                    let again = request.surface.again == Again::Safe && unavailable.is_none();
+                    let others = candidates.len() > 1;
+                    let unable = answer.status == StatusCode::SERVICE_UNAVAILABLE;
+                    let dispatched = Dispatched { answer, in_flight, work, decision };
+                    if unable && again && others {
+                        // It said that it did not begin: another may be able to. If none is, this is the answer.
+                        passed_over.push(worker.id);
+                        unavailable = Some(dispatched);
+                        break;
+                    }
+                    return Ok(dispatched);
                 }
                 Attempt::NotKnown { ids, belief } => {
                     not_known = Some((ids, belief));
                     way = Way::Push;
                 }
                 Attempt::NoRoom => {
-                    crate::observe::transfer("no_room");
+                    observe::transfer("no_room");
                     full.push(worker.id);
                     break;
                 }
@@ -104,13 +149,13 @@ pub async fn dispatch(
                     break;
                 }
                 Attempt::Refused { kind: RefusalKind::Stale, .. } if !pushed_again => {
-                    crate::observe::transfer("stale");
+                    observe::transfer("stale");
                     pushed_again = true;
                     way = Way::Push;
                 }
                 Attempt::Refused { kind, landing } => {
                     tracing::info!(worker = %worker.label, ?kind, "reference refused, going inline");
-                    crate::observe::transfer(match kind {
+                    observe::transfer(match kind {
                         RefusalKind::Bad => "refused_bad",
                         RefusalKind::Stale => "refused_stale",
                         RefusalKind::Gone => "refused_gone",
@@ -123,7 +168,7 @@ pub async fn dispatch(
                 }
                 Attempt::PushFailed { error, landing } => {
                     tracing::info!(worker = %worker.label, %error, "push failed, going inline");
-                    crate::observe::transfer("push_failed");
+                    observe::transfer("push_failed");
                     // One that is overdue may still arrive, and keeps its source until then.
                     if error != PushError::Deadline {
                         give_up(&landing, worker);
@@ -135,8 +180,19 @@ pub async fn dispatch(
     }
 }
 
+/// What routing knows of a worker.
+fn candidate(worker: &Worker) -> Candidate {
+    Candidate {
+        index: worker.id.index(),
+        name: worker.name_hash,
+        in_flight: worker.in_flight(),
+        busy: worker.load.busy(),
+        belief: worker.belief(),
+    }
+}
+
 /// What an answer says of the worker: that it answers, unless it, or a proxy before it, says that it cannot.
-fn outcome_of(status: StatusCode) -> Outcome {
+pub fn outcome_of(status: StatusCode) -> Outcome {
     match status {
         StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => Outcome::Failure,
         _ => Outcome::Success,

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::{answer::Refusal, app::App};
+use super::{answer::Refusal, app::App, resize};
 use crate::media::{content::Scope, picture::Media};
 
 /// What is to be loaded, and for whom.
@@ -18,6 +18,8 @@ use crate::media::{content::Scope, picture::Media};
 #[serde(deny_unknown_fields)]
 pub struct Order {
     url: String,
+    /// Whose workers decide to which size it is brought; may be left out where all workers serve one model.
+    model: Option<String>,
     /// As the header that `--tenancy` names has it.
     tenant: Option<String>,
     cache_salt: Option<String>,
@@ -34,16 +36,19 @@ pub async fn warm(State(app): State<App>, Json(order): Json<Order>) -> Response 
     };
     let scope = Scope::new(tenant.as_deref(), order.cache_salt.as_deref());
     let deadline = Instant::now() + app.limits.admission_timeout;
-    match loader.load(order.url.into(), &scope, deadline).await {
-        Ok(loaded) => Json(match &loaded.media {
-            Media::Picture(picture) => json!({
+    let resize = resize::of_model(app.resize, &app.registry, order.model.as_deref());
+    match loader.load_resized(&[order.url.into()], &scope, resize.as_ref(), deadline).await {
+        // One, as was asked for.
+        Ok(loaded) => Json(match loaded.first().map(|loaded| &loaded.media) {
+            Some(Media::Picture(picture)) => json!({
                 "height": picture.name.height,
                 "width": picture.name.width,
                 "media_id": picture.name.media_id.to_string(),
             }),
-            Media::Original(original) => json!({"format": original.format.name()}),
+            Some(Media::Original(original)) => json!({"format": original.format.name()}),
+            None => json!({}),
         })
         .into_response(),
-        Err(error) => Refusal::of(&*error).into_response(),
+        Err(error) => Refusal::of(&*error.error).into_response(),
     }
 }

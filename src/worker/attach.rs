@@ -75,6 +75,9 @@ pub struct WorkerFacts {
     pub models: Vec<String>,
     pub api_processes: u32,
     pub processor_cache: ProcessorCache,
+    /// As the worker says it; `model::tested` judges it.
+    #[serde(default)]
+    pub image_processor: Option<serde_json::Value>,
     pub engine: Engine,
     /// Where its lander runs; plugins that cannot tell say nothing.
     pub whereabouts: Option<Whereabouts>,

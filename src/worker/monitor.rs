@@ -17,6 +17,7 @@ use super::{
     state::Worker,
 };
 use crate::{
+    model::tested,
     observe,
     transfer::{Landing, Landings, NixlAgent, lane::Lane},
 };
@@ -206,6 +207,8 @@ impl Monitor {
         landing.set_inline_is_faster(measured.inline_is_faster());
         worker.set_models(facts.models.clone());
         worker.set_landing(Some(landing.clone()), Some(Belief::new(&facts.processor_cache)));
+        let resize = tested::rule_of_worker(facts.image_processor.as_ref());
+        worker.set_resize(resize.as_ref().ok().copied());
         observe::worker_push_speed(&worker.label, measured.speed);
         observe::worker_prefers_inline(&worker.label, measured.inline_is_faster());
         for lane in Lane::ALL {
@@ -223,6 +226,9 @@ impl Monitor {
             mib_per_second = measured.speed >> 20,
             "attached"
         );
+        if let Err(reason) = resize {
+            tracing::info!(worker = %worker.label, %reason, "images for this worker are not resized");
+        }
         if let (Some(Lane::Tcp), true, Some(whereabouts)) = (measured.lane, measured.here, whereabouts) {
             let obstacle = whereabouts.obstacle(landing.grant().address);
             tracing::warn!(worker = %worker.label, "pixels go over TCP to a worker on the same machine: {obstacle}");

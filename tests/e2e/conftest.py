@@ -17,7 +17,7 @@ def pytest_configure(config):
 
 @pytest.fixture(scope="session")
 def vllm_process():
-    worker = Vllm()
+    worker = Vllm(flags=("--mm-processor-kwargs", '{"size": {"shortest_edge": 65536, "longest_edge": 1048576}}'))
     yield worker
     worker.stop()
 

@@ -144,7 +144,13 @@ class Metrics(dict):
 class Vllm(Process):
     """A real `vllm serve` with the tiny model, our plugin, and the one that notes what it opens and fetches."""
 
-    def __init__(self, name: str = "vllm", plugins: str = "mediagate,mediagate_e2e_trace", flags: tuple[str, ...] = ()):
+    def __init__(
+        self,
+        name: str = "vllm",
+        plugins: str = "mediagate,mediagate_e2e_trace",
+        flags: tuple[str, ...] = (),
+        env: dict[str, str] | None = None,
+    ):
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.trace_file = LOGS / f"e2e-{name}.trace.jsonl"
@@ -156,6 +162,7 @@ class Vllm(Process):
             "MEDIAGATE_E2E_TRACE": str(self.trace_file),
             # Its development routes are there, so that a test can empty a cache, and prove that no client reaches them.
             "VLLM_SERVER_DEV_MODE": "1",
+            **(env or {}),
         }
         super().__init__(name, command, env)
 

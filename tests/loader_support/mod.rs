@@ -104,6 +104,7 @@ pub fn config(port: u16) -> MediaConfig {
         decode: DecodeLimits::default(),
         encoded_bytes: 64 << 20,
         scratch_bytes: 64 << 20,
+        jpeg_scaling: false,
         decoders: 2,
         fresh: Duration::from_secs(60),
         fresh_min: Duration::ZERO,

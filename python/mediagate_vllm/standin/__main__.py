@@ -1,6 +1,7 @@
 """Command line of the stand-in worker."""
 
 import argparse
+import json
 import logging
 from dataclasses import replace
 
@@ -20,6 +21,9 @@ def main() -> None:
     parser.add_argument("--allow-http", action="store_true", help="fetch http URLs instead of refusing them")
     parser.add_argument("--cache-items", type=int, default=1 << 20, metavar="N", help="uuids remembered at most")
     parser.add_argument("--cache-bytes", type=int, default=4 << 30, metavar="N", help="bytes of RGB remembered at most")
+    parser.add_argument(
+        "--image-processor", type=json.loads, metavar="JSON", help="the image processor it claims to run"
+    )
     parser.add_argument("--landing-bytes", type=int, default=defaults.landing_bytes, metavar="N")
     parser.add_argument("--grant-bytes", type=int, default=None, metavar="N", help="default: a quarter of the landing")
     parser.add_argument("--lease-seconds", type=float, default=defaults.lease_seconds, metavar="S")
@@ -34,7 +38,9 @@ def main() -> None:
         lease_seconds=args.lease_seconds,
         grace_seconds=args.grace_seconds,
     )
-    options = Options(args.model, not args.no_nixl, args.allow_http, args.cache_items, args.cache_bytes)
+    options = Options(
+        args.model, not args.no_nixl, args.allow_http, args.cache_items, args.cache_bytes, args.image_processor
+    )
     host, _, port = args.listen.rpartition(":")
     logging.basicConfig(level=args.log_level.upper(), format="%(levelname)s %(message)s")
     uvicorn.run(

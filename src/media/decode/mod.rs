@@ -15,6 +15,7 @@
 mod bmp;
 mod bytes;
 mod colour;
+mod describe;
 mod error;
 mod gif;
 mod ico;
@@ -84,12 +85,21 @@ impl Header {
 
     /// Rows of the picture as it is shipped, after its orientation was applied.
     pub fn height(&self) -> u32 {
-        self.shipped().height
+        self.size().height
     }
 
     /// Columns of the picture as it is shipped, after its orientation was applied.
     pub fn width(&self) -> u32 {
-        self.shipped().width
+        self.size().width
+    }
+
+    /// Height and width of the picture as it is shipped, after its orientation was applied.
+    pub fn size(&self) -> Size {
+        if self.orientation.swaps_sides() {
+            Size { height: self.stored.width, width: self.stored.height }
+        } else {
+            self.stored
+        }
     }
 
     /// Bytes of the shipped picture: height times width times 3.
@@ -107,11 +117,27 @@ impl Header {
         self.decoder_scratch_bytes.saturating_add(turned)
     }
 
-    fn shipped(&self) -> Size {
-        if self.orientation.swaps_sides() {
-            Size { height: self.stored.width, width: self.stored.height }
-        } else {
-            self.stored
+    /// The same picture in the smallest of a half, a quarter and an eighth of its size that covers `target`, where its codec can
+    /// decode it so: JPEG. Faster, and less memory; the pixels are not those of the full picture resized.
+    pub fn reduced_to_cover(&self, target: Size) -> Option<Header> {
+        let Plan::Jpeg(plan) = &self.plan else { return None };
+        [8, 4, 2].into_iter().find_map(|denominator| {
+            let (plan, stored) = plan.reduced(denominator);
+            let reduced = Header { stored, plan: Plan::Jpeg(plan), ..self.clone() };
+            let size = reduced.size();
+            (size.height >= target.height && size.width >= target.width).then_some(reduced)
+        })
+    }
+
+    /// Length of a band for [`decode_in_bands`]: about `bytes` where the format gives rows one after the other in the order
+    /// in which they are shipped, else all of the picture.
+    pub fn band_bytes(&self, bytes: usize) -> usize {
+        match self.plan {
+            Plan::Jpeg(_) if self.orientation == Orientation::Upright => {
+                let row_bytes = self.stored.row_bytes().max(1);
+                (bytes / row_bytes).clamp(1, self.stored.height.max(1) as usize) * row_bytes
+            }
+            _ => self.rgb_bytes(),
         }
     }
 }
@@ -126,20 +152,25 @@ pub enum Probe {
 }
 
 /// Size of a picture in pixels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Size {
-    height: u32,
-    width: u32,
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Size {
+    pub height: u32,
+    pub width: u32,
 }
 
 impl Size {
-    fn pixels(self) -> u64 {
+    pub fn pixels(self) -> u64 {
         u64::from(self.height) * u64::from(self.width)
     }
 
-    /// Saturates only for sizes that every limit refuses.
-    fn rgb_bytes(self) -> usize {
+    /// Bytes as RGB8. Saturates only for sizes that every limit refuses.
+    pub fn rgb_bytes(self) -> usize {
         usize::try_from(self.pixels()).unwrap_or(usize::MAX).saturating_mul(3)
+    }
+
+    /// Bytes of a row as RGB8.
+    pub fn row_bytes(self) -> usize {
+        self.width as usize * 3
     }
 }
 
@@ -224,6 +255,27 @@ pub fn decode_into(bytes: &[u8], header: &Header, out: &mut [u8]) -> Result<(), 
         }
         Ok(())
     })
+}
+
+/// As [`decode_into`], a band of rows at a time: `each` gets whole rows from the top on, in `band`, whose length is
+/// [`Header::band_bytes`].
+///
+/// What `each` was given before an `Err` is of no use.
+pub fn decode_in_bands(
+    bytes: &[u8],
+    header: &Header,
+    band: &mut [u8],
+    each: &mut dyn FnMut(&[u8]) -> Result<(), DecodeError>,
+) -> Result<(), DecodeError> {
+    match &header.plan {
+        Plan::Jpeg(plan) if band.len() < header.rgb_bytes() => {
+            guarded(header.format, || jpeg::decode_in_bands(bytes, plan, header.stored, band, each))
+        }
+        _ => {
+            decode_into(bytes, header, band)?;
+            each(band)
+        }
+    }
 }
 
 /// Decodes in the orientation in which the file stores the picture.

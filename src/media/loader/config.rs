@@ -16,6 +16,8 @@ pub struct MediaConfig {
     pub encoded_bytes: usize,
     /// Memory beyond the pixels themselves that decoders may use at once, in all.
     pub scratch_bytes: usize,
+    /// Whether a JPEG that is to be resized is decoded at a fraction of its size, which changes its pixels a little.
+    pub jpeg_scaling: bool,
     /// Threads that decode.
     pub decoders: usize,
     /// How long a URL's picture is used without asking again, where the origin does not say.
@@ -67,6 +69,7 @@ mod tests {
             decode: DecodeLimits::default(),
             encoded_bytes: 1 << 30,
             scratch_bytes: 1 << 30,
+            jpeg_scaling: false,
             decoders: 1,
             fresh: Duration::from_secs(60),
             fresh_min: Duration::from_secs(2),

@@ -13,11 +13,12 @@ use super::{
     files::{Found, Got},
     identify::{Origin, Wanted},
     places::{Place, Placed},
+    sizing::Sizing,
 };
 use crate::{
     media::{
-        content::{Name, Scope},
-        decode::{self, DecodeError, Header},
+        content::Name,
+        decode::{Header, Size},
         error::{LoadError, MediaError},
         picture::{Media, Picture},
     },
@@ -50,22 +51,33 @@ pub fn begin(
 ) -> impl Future<Output = Decoded> + Send + 'static + use<> {
     let loader = loader.clone();
     let (key, scope) = (wanted.key, wanted.scope);
+    let sizing = Sizing::of(&loader, wanted, header);
     let is_url = matches!(wanted.origin, Origin::Url(_));
     let (flight, found, encoded, header) = (got.flight.clone(), got.found.clone(), got.encoded.clone(), header.clone());
     async move {
         let result = async {
-            let scratch = loader.scratch.acquire(header.scratch_bytes()).await;
+            let scratch = loader.scratch.acquire(sizing.scratch_bytes).await;
             let scratch = scratch.map_err(|error| MediaError::admission("decoding", &error))?;
             let (found, format) = (found.clone(), header.format().name());
+            let saved_bytes = sizing.is_resized().then_some(sizing.saved_bytes);
+            let of_job = loader.clone();
             let job = move || {
                 let start = Instant::now();
                 let Found::File(file) = &*found else { return Err(MediaError::Lost) };
-                let picture = decode_and_name(&file.bytes, &header, slot, &scope)?;
+                let mut slot = slot;
+                sizing.decode(&file.bytes, &mut slot, &of_job.stash)?;
+                // While the pixels are warm.
+                let Size { height, width } = sizing.size();
+                let name = Name::of(&scope, height, width, &slot);
+                let picture = Picture { name, slot: slot.freeze() };
                 drop((scratch, encoded, lease));
                 Ok((picture, start.elapsed()))
             };
             let (picture, took) = loader.pool.run(Urgency::Long, job).await.map_err(|_| MediaError::Lost)??;
             observe::decoded(format, took);
+            if let Some(saved_bytes) = saved_bytes {
+                observe::resized(saved_bytes);
+            }
             Ok((picture, took))
         };
         let (picture, took) = match result.await {
@@ -82,13 +94,6 @@ pub fn begin(
         drop(flight);
         Ok(Pixels { picture, was_there, took })
     }
-}
-
-fn decode_and_name(bytes: &[u8], header: &Header, mut slot: SlotMut, scope: &Scope) -> Result<Picture, DecodeError> {
-    decode::decode_into(bytes, header, &mut slot)?;
-    // While the pixels are warm.
-    let name = Name::of(scope, header.height(), header.width(), &slot);
-    Ok(Picture { name, slot: slot.freeze() })
 }
 
 /// Waits for what is being decoded.

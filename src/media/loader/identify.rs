@@ -9,6 +9,7 @@ use crate::media::{
     cache::SourceKey,
     content::Scope,
     error::{LoadError, MediaError},
+    resize::SmartResize,
     source::{HttpUrl, Source, SourceError},
 };
 
@@ -21,6 +22,8 @@ pub struct Wanted {
     pub index: usize,
     pub key: SourceKey,
     pub scope: Scope,
+    /// By which it is resized.
+    pub resize: Option<SmartResize>,
     pub origin: Origin,
 }
 
@@ -46,14 +49,24 @@ impl AllWanted {
     }
 }
 
+/// The scope of what a source shows in the size of a rule: under each it has another content.
+fn of_rule(scope: &Scope, resize: Option<&SmartResize>) -> Scope {
+    resize.map_or(*scope, |rule| scope.within(&rule.to_bytes()))
+}
+
 /// Parses and names the sources.
-pub async fn all(loader: &Loader, sources: &[SharedText], scope: &Scope) -> Result<AllWanted, LoadError> {
+pub async fn all(
+    loader: &Loader,
+    sources: &[SharedText],
+    scope: &Scope,
+    resize: Option<&SmartResize>,
+) -> Result<AllWanted, LoadError> {
     if let [text] = sources {
-        let only = one(loader, 0, text, scope).await.map_err(|error| LoadError::new(0, error))?;
+        let only = one(loader, 0, text, scope, resize).await.map_err(|error| LoadError::new(0, error))?;
         return Ok(AllWanted { distinct: vec![only], places: vec![0] });
     }
     let named = sources.iter().enumerate().map(|(index, text)| async move {
-        let named = one(loader, index, text, scope).await;
+        let named = one(loader, index, text, scope, resize).await;
         named.map_err(|error| LoadError::new(index, error))
     });
     let named = try_join_all(named).await?;
@@ -70,25 +83,32 @@ pub async fn all(loader: &Loader, sources: &[SharedText], scope: &Scope) -> Resu
     Ok(wanted)
 }
 
-async fn one(loader: &Loader, index: usize, text: &SharedText, scope: &Scope) -> Result<Wanted, MediaError> {
+async fn one(
+    loader: &Loader,
+    index: usize,
+    text: &SharedText,
+    scope: &Scope,
+    resize: Option<&SmartResize>,
+) -> Result<Wanted, MediaError> {
+    let key_scope = of_rule(scope, resize);
     let (key, origin) = match Source::parse(text.as_str())? {
-        Source::Http(url) => (SourceKey::url(scope, url.raw()), Origin::Url(url)),
+        Source::Http(url) => (SourceKey::url(&key_scope, url.raw()), Origin::Url(url)),
         Source::Data(uri) => {
             let (bytes, max_bytes) = (uri.decoded_len(), loader.config.fetch.max_bytes);
             if bytes > max_bytes {
                 return Err(SourceError::TooLarge { max_bytes }.into());
             }
             let key = if bytes <= MAX_HASHED_HERE_BYTES {
-                SourceKey::data(scope, uri.payload())
+                SourceKey::data(&key_scope, uri.payload())
             } else {
-                let (text, scope) = (text.clone(), *scope);
-                let hash = move || data_key(text.as_str(), &scope);
+                let text = text.clone();
+                let hash = move || data_key(text.as_str(), &key_scope);
                 loader.pool.run(Urgency::Short, hash).await.map_err(|_| MediaError::Lost)??
             };
             (key, Origin::Data(text.clone(), bytes))
         }
     };
-    Ok(Wanted { index, key, scope: *scope, origin })
+    Ok(Wanted { index, key, scope: *scope, resize: resize.copied(), origin })
 }
 
 fn data_key(text: &str, scope: &Scope) -> Result<SourceKey, SourceError> {

@@ -10,7 +10,8 @@
 //! 4. `places`: one admission of pixels a zone for all pictures, those in the cache and those that others are decoding
 //!    counted in full, then a place for each: the cached one pinned, a decode followed, or a slot of our own. All or
 //!    none: who has to wait for one lets go of the others.
-//! 5. `decoding`: those with slots decode into them, on threads of their own, and hash and keep the result.
+//! 5. `decoding`: those with slots decode into them, on threads of their own, and hash and keep the result. A picture that is
+//!    wanted in a model's size is brought to it there (`sizing`), and its slot was of that size from the start.
 //!
 //! Fetches and decodes are [`flights`]: futures that run as long as anybody waits for them. The first client may leave
 //! without harm to the others; when all have left, the work is dropped. What comes out holds its admission as long as
@@ -23,6 +24,7 @@ mod flights;
 mod identify;
 mod places;
 mod pool;
+mod sizing;
 
 use std::{
     sync::Arc,
@@ -42,6 +44,7 @@ use super::{
     error::{LoadError, MediaError},
     fetch::{FetchConfigError, Fetcher},
     picture::Media,
+    resize::SmartResize,
 };
 use crate::{
     memory::{Arena, Budget, SharedText, ZoneId},
@@ -86,6 +89,7 @@ struct Loader {
     contents: Contents,
     encoded: Budget,
     scratch: Budget,
+    stash: sizing::Stash,
     pool: Pool,
     fetches: Arc<Flights<SourceKey, Fetch>>,
     decodes: Arc<Flights<SourceKey, Decoded>>,
@@ -95,12 +99,14 @@ struct Loader {
 impl MediaLoader {
     pub fn new(config: MediaConfig, arena: Arc<Arena>) -> Result<Self, FetchConfigError> {
         let fetcher = Fetcher::new(&config.fetch)?;
+        let stash = sizing::Stash::new(&config);
         Ok(MediaLoader(Arc::new(Loader {
             fetcher,
             sources: Sources::default(),
             contents: Contents::new(arena.clone()),
             encoded: Budget::new(config.encoded_bytes),
-            scratch: Budget::new(config.scratch_bytes),
+            scratch: Budget::new(config.scratch_bytes - stash.bytes()),
+            stash,
             pool: Pool::new(config.decoders),
             fetches: Arc::default(),
             decodes: Arc::default(),
@@ -124,7 +130,22 @@ impl MediaLoader {
         scope: &Scope,
         deadline: Deadline,
     ) -> Result<Vec<Loaded>, LoadError> {
-        let wanted = identify::all(&self.0, sources, scope).await?;
+        self.load_resized(sources, scope, None, deadline).await
+    }
+
+    /// As [`load_all`](Self::load_all), with pictures in the size of a rule.
+    ///
+    /// # Errors
+    ///
+    /// As [`load_all`](Self::load_all).
+    pub async fn load_resized(
+        &self,
+        sources: &[SharedText],
+        scope: &Scope,
+        resize: Option<&SmartResize>,
+        deadline: Deadline,
+    ) -> Result<Vec<Loaded>, LoadError> {
+        let wanted = identify::all(&self.0, sources, scope, resize).await?;
         if let Some(loaded) = self.0.hits(&wanted.distinct) {
             return Ok(wanted.spread(loaded));
         }

@@ -13,6 +13,7 @@ use super::{
     decoding::{self, Decoded},
     files::{File, Found, Got, Have},
     identify::Wanted,
+    sizing::Sizing,
 };
 use crate::{
     media::{
@@ -105,10 +106,10 @@ pub async fn take(
 }
 
 /// Bytes of the pixels, for what has any here.
-fn rgb_bytes(have: &Have) -> Option<usize> {
+fn rgb_bytes(loader: &Loader, wanted: &Wanted, have: &Have) -> Option<usize> {
     match have {
         Have::Named { name, .. } => Some(name.rgb_bytes()),
-        Have::File(got) => Some(to_decode(got)?.1.rgb_bytes()),
+        Have::File(got) => Some(Sizing::of(loader, wanted, to_decode(got)?.1).size().rgb_bytes()),
     }
 }
 
@@ -130,7 +131,9 @@ async fn admit<'a>(
     let pictures: Vec<_> = have
         .iter()
         .enumerate()
-        .filter_map(|(at, have)| rgb_bytes(have).map(|bytes| (at, have, bytes, arena.zone_of(bytes))))
+        .filter_map(|(at, have)| {
+            rgb_bytes(loader, &wanted[at], have).map(|bytes| (at, have, bytes, arena.zone_of(bytes)))
+        })
         .collect();
     let needs = ZoneId::ALL.map(|zone| {
         let here = pictures.iter().filter(|(.., of)| *of == zone);

@@ -4,6 +4,8 @@ use std::ffi::{CStr, c_char, c_int};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
+use crate::media::decode::Size;
+
 // Links libjpeg-turbo, which the shim calls; nothing of the crate's own bindings is used.
 use turbojpeg_sys as _;
 
@@ -21,7 +23,7 @@ struct RawDecoder {
 unsafe extern "C" {
     fn mg_jpeg_new(data: *const u8, size: usize, max_scans: c_int) -> *mut RawDecoder;
     fn mg_jpeg_free(jpeg: *mut RawDecoder);
-    fn mg_jpeg_start(jpeg: *mut RawDecoder, width: u32, height: u32, components: c_int) -> c_int;
+    fn mg_jpeg_start(jpeg: *mut RawDecoder, width: u32, height: u32, components: c_int, denominator: u32) -> c_int;
     fn mg_jpeg_read(jpeg: *mut RawDecoder, out: *mut u8, row_bytes: usize, rows: u32) -> c_int;
     fn mg_jpeg_finish(jpeg: *mut RawDecoder) -> c_int;
     fn mg_jpeg_message(jpeg: *mut RawDecoder) -> *const c_char;
@@ -44,11 +46,12 @@ pub(super) struct Decoder<'data> {
 }
 
 impl<'data> Decoder<'data> {
-    /// Reads the header, and all of a multi-scan file; fails unless the picture has this size and these components.
+    /// Reads the header, and all of a multi-scan file; fails unless the picture has this size and these components. Its rows
+    /// come at one `denominator`th (1, 2, 4 or 8) of that size, rounded up.
     pub(super) fn start(
         data: &'data [u8],
-        width: u32,
-        height: u32,
+        Size { height, width }: Size,
+        denominator: u32,
         components: u8,
         max_scans: u32,
     ) -> Result<Self, Failure> {
@@ -56,10 +59,10 @@ impl<'data> Decoder<'data> {
         // SAFETY: data and size are those of a slice that outlives the decoder, by its lifetime.
         let raw = unsafe { mg_jpeg_new(data.as_ptr(), data.len(), max_scans) };
         let raw = NonNull::new(raw).ok_or_else(|| Failure::Broken("no memory for a decoder".into()))?;
-        let row_bytes = width as usize * usize::from(components);
-        let decoder = Self { raw, row_bytes, rows_left: height, data: PhantomData };
+        let row_bytes = width.div_ceil(denominator) as usize * usize::from(components);
+        let decoder = Self { raw, row_bytes, rows_left: height.div_ceil(denominator), data: PhantomData };
         // SAFETY: raw is a live decoder that nobody else uses.
-        let status = unsafe { mg_jpeg_start(raw.as_ptr(), width, height, c_int::from(components)) };
+        let status = unsafe { mg_jpeg_start(raw.as_ptr(), width, height, c_int::from(components), denominator) };
         decoder.check(status)?;
         Ok(decoder)
     }

@@ -21,8 +21,12 @@ const SCRATCH_BYTES_PER_COLUMN: usize = 192;
 /// What is kept of the header.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
-    components: u8,
+    pub(super) components: u8,
     max_scans: u32,
+    /// As the file stores it.
+    full: Size,
+    /// Of the full size, in which it is decoded.
+    denominator: u32,
 }
 
 pub(super) fn probe(bytes: &[u8], limits: &DecodeLimits) -> Result<Found, DecodeError> {
@@ -34,7 +38,7 @@ pub(super) fn probe(bytes: &[u8], limits: &DecodeLimits) -> Result<Found, Decode
         size: header.size,
         orientation: header.orientation,
         scratch_bytes: coefficients.saturating_add(rows),
-        plan: AnyPlan::Jpeg(Plan { components: header.components, max_scans }),
+        plan: AnyPlan::Jpeg(Plan { components: header.components, max_scans, full: header.size, denominator: 1 }),
     })
 }
 
@@ -74,7 +78,39 @@ pub(super) fn decode_turned(
     decode().map_err(|failure| plan.refused(failure))
 }
 
+/// Decodes as many rows at a time as fit into `band`, at least one, and hands them on.
+pub(super) fn decode_in_bands(
+    bytes: &[u8],
+    plan: &Plan,
+    size: Size,
+    band: &mut [u8],
+    each: &mut dyn FnMut(&[u8]) -> Result<(), DecodeError>,
+) -> Result<(), DecodeError> {
+    let refused = |failure| plan.refused(failure);
+    let rows_in_band = band.len() / size.row_bytes();
+    if rows_in_band == 0 {
+        return Err(DecodeError::OutputLength { expected: size.row_bytes(), actual: band.len() });
+    }
+    let mut rows = Rows::start(bytes, plan, size).map_err(refused)?;
+    let mut left = size.height as usize;
+    while left > 0 {
+        let count = rows_in_band.min(left);
+        let band = &mut band[..count * size.row_bytes()];
+        rows.read(band).map_err(refused)?;
+        each(band)?;
+        left -= count;
+    }
+    rows.decoder.finish().map_err(refused)
+}
+
 impl Plan {
+    /// The same for a half, a quarter or an eighth of the size, and that size. libjpeg transforms fewer coefficients then.
+    pub(super) fn reduced(&self, denominator: u32) -> (Self, Size) {
+        let Size { height, width } = self.full;
+        let size = Size { height: height.div_ceil(denominator), width: width.div_ceil(denominator) };
+        (Plan { denominator, ..self.clone() }, size)
+    }
+
     fn refused(&self, failure: Failure) -> DecodeError {
         match failure {
             Failure::Truncated => DecodeError::Truncated(Format::Jpeg),
@@ -103,7 +139,7 @@ const STORED_ROWS: usize = 16;
 
 impl<'data> Rows<'data> {
     fn start(bytes: &'data [u8], plan: &Plan, size: Size) -> Result<Self, Failure> {
-        let decoder = Decoder::start(bytes, size.width, size.height, plan.components, plan.max_scans)?;
+        let decoder = Decoder::start(bytes, plan.full, plan.denominator, plan.components, plan.max_scans)?;
         let (width, components) = (size.width as usize, usize::from(plan.components));
         let stored = if components == 3 { Vec::new() } else { vec![0; STORED_ROWS * width * components] };
         Ok(Self { decoder, width, components, stored })
