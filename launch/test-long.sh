@@ -17,6 +17,13 @@ cargo test --release --locked --features shuttle --test loader_shuttle
 say "decoding against Pillow, over 6,000 random images, whole and damaged"
 MEDIAGATE_PILLOW_SEED="$RANDOM" MEDIAGATE_PILLOW_IMAGES=6000 cargo test --release --locked --test decode_pillow -- --nocapture
 
+say "fleets of two stand-in workers and two gateways, in each topology"
+for topology in frontend-decoding passthrough; do
+    "$root/launch/fleet.sh" --topology "$topology" --workers 2 --gateways 2 --once
+done
+
+say "aiperf: a few requests, to see that it runs"
+"$root/launch/aiperf.sh" --requests 8 --concurrency 2
 "$root/launch/setup-python.sh" --vllm
 say "resizing against the image processors of transformers, over 2,000 random pictures"
 MEDIAGATE_RESIZE_SEED="$RANDOM" MEDIAGATE_RESIZE_IMAGES=2000 cargo test --release --locked --test resize_transformers -- --nocapture

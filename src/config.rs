@@ -1,9 +1,13 @@
 //! The whole configuration: command line, environment, TOML file, in this order of precedence.
 //!
-//! Every setting is one field of [`ServeArgs`] or [`MediaArgs`], with its flag `--like-this`, its variable `MEDIAGATE_LIKE_THIS` and its key
+//! Every setting is one field of [`ServeArgs`] or of a group of its own in there, with its flag `--like-this`, its variable `MEDIAGATE_LIKE_THIS` and its key
 //! `like-this` in the file. docs/CONFIGURATION.md is the reference for users.
 
 mod budgets;
+mod check;
+mod files;
+mod fleet;
+mod listen;
 mod media;
 mod serve;
 mod show;
@@ -17,6 +21,10 @@ use bytesize::ByteSize;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub use budgets::{BASE_BYTES, Budgets};
+pub use check::Findings;
+pub use files::{FileError, attach_secret, fresh};
+pub use fleet::FleetArgs;
+pub use listen::ListenArgs;
 pub use media::MediaArgs;
 pub use serve::ServeArgs;
 
@@ -37,11 +45,14 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Shows what the gateway makes of images: size, hashes, or why it refuses them
+    /// Shows what the gateway makes of images: redirects, times, size, colours, hashes, or why it refuses them
     Inspect(Box<InspectArgs>),
+    /// Shows the tokens that routing predicts of a chat completion request's prompt, or why it predicts none
+    #[cfg(feature = "mm-routing")]
+    Prompt(Box<PromptArgs>),
     /// Has a running gateway load a list of images before clients ask for them
     Warm(WarmArgs),
-    /// Shows the configuration: `mediagate config show`, followed by flags as for serving
+    /// Shows or checks the configuration: `mediagate config show` or `check`, followed by flags as for serving
     Config(ConfigArgs),
 }
 
@@ -77,16 +88,39 @@ pub struct ConfigArgs {
 pub enum ConfigCommand {
     /// Every setting as it is in effect, and the memory that they add up to
     Show,
+    /// Says what is wrong with the settings and the files that they name, and what to do; exits with 1 if it would not
+    /// start
+    Check,
 }
 
 #[derive(Debug, Args)]
 pub struct InspectArgs {
-    /// One JSON object a line (the only form there is today)
+    /// One JSON object a line, for programs
     #[arg(long)]
     pub json: bool,
+    /// Folder for the decoded pictures: 1.png for the first input, 2.png for the second, ...
+    #[arg(long, value_name = "DIR")]
+    pub png_out: Option<PathBuf>,
     /// Files, or http, https or data URLs
     #[arg(required = true)]
     pub inputs: Vec<String>,
+    /// Folder of a model, as vLLM is given it: says how many tokens each image is to it
+    #[cfg(feature = "mm-routing")]
+    #[arg(long, value_name = "DIR")]
+    pub model_path: Option<PathBuf>,
+    #[command(flatten)]
+    pub media: MediaArgs,
+}
+
+#[cfg(feature = "mm-routing")]
+#[derive(Debug, Args)]
+pub struct PromptArgs {
+    /// Folder of the model, as vLLM is given it
+    #[arg(long, value_name = "DIR")]
+    pub model_path: PathBuf,
+    /// Files with the JSON body of a request each
+    #[arg(required = true)]
+    pub requests: Vec<PathBuf>,
     #[command(flatten)]
     pub media: MediaArgs,
 }
@@ -104,6 +138,8 @@ pub enum ConfigError {
     Unknown { path: PathBuf, key: String },
     #[error("{path}: `{key}` must be a string, a number, a boolean, or a list of these")]
     Value { path: PathBuf, key: String },
+    #[error(transparent)]
+    File(#[from] FileError),
     #[error("{0}")]
     Invalid(String),
 }
@@ -117,22 +153,23 @@ impl Cli {
             arguments.remove(1);
         }
         // What would be served with is asked for in the same words.
-        let show = arguments.get(1..3).is_some_and(|words| words == ["config", "show"]);
-        if show {
+        let asked = match arguments.get(1..3) {
+            Some(words) if words == ["config", "show"] => Some(ConfigCommand::Show),
+            Some(words) if words == ["config", "check"] => Some(ConfigCommand::Check),
+            _ => None,
+        };
+        if asked.is_some() {
             arguments.drain(1..3);
         }
         let mut command = Cli::command();
         if let Some(path) = config_file(&arguments) {
             command = with_file(command, &path)?;
         }
-        if show {
-            command = command.mut_arg("worker", |argument| argument.required(false));
-        }
         let matches = command.try_get_matches_from_mut(arguments)?;
         let mut cli = Cli::from_arg_matches(&matches)?;
-        if show {
+        if let Some(asked) = asked {
             cli.shown = show::effective(&command, &matches);
-            cli.command = Some(Command::Config(ConfigArgs { command: ConfigCommand::Show }));
+            cli.command = Some(Command::Config(ConfigArgs { command: asked }));
         }
         Ok(cli)
     }
@@ -180,12 +217,6 @@ fn scalar(value: &toml::Value) -> Option<String> {
         toml::Value::Boolean(truth) => Some(truth.to_string()),
         _ => None,
     }
-}
-
-/// A secret in a file: its content without white space around it.
-pub fn read_secret(path: &Path) -> Result<String, ConfigError> {
-    let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.into(), source })?;
-    Ok(text.trim_ascii().to_owned())
 }
 
 fn usize_of(size: ByteSize) -> usize {
@@ -257,7 +288,7 @@ mod tests {
         let text = "worker = [\"http://a:1\", \"http://b:1\"]\nfrontend-decoding = true\nmedia_max_pixels = 7\nlog = \"debug\"\n";
         std::fs::write(&path, text).unwrap();
         let cli = read(&["--config", path.to_str().unwrap(), "--log", "warn"]).unwrap();
-        assert_eq!(cli.serve.workers, ["http://a:1", "http://b:1"]);
+        assert_eq!(cli.serve.fleet.workers, ["http://a:1", "http://b:1"]);
         assert!(cli.serve.frontend_decoding);
         assert_eq!(cli.serve.media.media_max_pixels, 7);
         assert_eq!(cli.serve.log, "warn");
@@ -273,10 +304,20 @@ mod tests {
             (vec!["--max-body-bytes", "2GiB"], "--body-budget-bytes"),
             (vec!["--frontend-decoding", "--arena-bytes", "1MiB"], "--arena-bytes"),
             (vec!["--media-max-bytes", "2GiB"], "--media-encoded-budget-bytes"),
+            (vec!["--frontend-decoding", "--url-identity", "immutable"], "--frontend-decoding"),
+            (vec!["--tls-cert", "cert.pem"], "--tls-key"),
+            (vec!["--admin-on-public"], "--api-key-file"),
+            (vec!["--max-requests", "0"], "--max-requests"),
+            (vec!["--max-worker-requests", "0"], "--max-worker-requests"),
+            (vec!["--request-timeout-ms", "0"], "--request-timeout-ms"),
+            (vec!["--circuit-wait-ms", "60000"], "--circuit-longest-wait-ms"),
+            (vec!["--max-header-bytes", "1KiB"], "--max-header-bytes"),
         ] {
             let error = read(&[&WORKER[..], &words[..]].concat()).unwrap().serve.validate().unwrap_err();
             assert!(error.to_string().contains(hint), "{error}");
         }
-        assert!(read(&[]).is_err(), "a worker is needed");
+        let error = read(&[]).unwrap().serve.validate().unwrap_err();
+        assert!(error.to_string().contains("--workers-file"), "a worker is needed: {error}");
+        assert!(read(&["--workers-file", "f"]).unwrap().serve.validate().is_ok(), "it may come later");
     }
 }

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use mediagate::{
-    config::{Cli, Command, ConfigError},
+    config::{Cli, Command, ConfigCommand, ConfigError, Findings},
     inspect,
     observe::panics,
     serve, warm,
@@ -22,7 +22,14 @@ fn main() -> ExitCode {
     };
     let result = match cli.command {
         Some(Command::Inspect(arguments)) => runtime.block_on(inspect::run(*arguments)),
+        #[cfg(feature = "mm-routing")]
+        Some(Command::Prompt(arguments)) => runtime.block_on(mediagate::predict::run(*arguments)),
         Some(Command::Warm(arguments)) => runtime.block_on(warm::run(arguments)),
+        Some(Command::Config(arguments)) if matches!(arguments.command, ConfigCommand::Check) => {
+            let findings = Findings::of(&cli.serve);
+            print!("{}", findings.report());
+            findings.outcome().map_err(Into::into)
+        }
         Some(Command::Config(_)) => {
             print!("{}\n{}", cli.shown, cli.serve.budgets());
             cli.serve.validate().map_err(Into::into)

@@ -1,37 +1,45 @@
 //! `mediagate serve`: puts the parts together, runs them, and takes them down in order.
 
-use std::{error::Error, sync::Arc, time::Duration};
+use std::{
+    error::Error,
+    sync::{Arc, Mutex},
+    time::{Duration, SystemTime},
+};
 
-use http::HeaderValue;
+use arc_swap::ArcSwapOption;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    config::{ServeArgs, read_secret},
+    config::{self, Cli, ServeArgs},
     media::{fetch::Fetcher, loader::MediaLoader},
     memory::{Arena, Budget, limits},
     model::Models,
     observe,
     routing::Router,
     server::{
-        App, app,
-        auth::ApiKeys,
-        listen::{self, Patience},
+        App,
+        admission::Places,
+        app::{self, About},
+        listen::{self, Patience, Settings},
+        models,
+        recent::RecentErrors,
+        reload::{Fresh, Reloading},
+        responses::Responses,
         routes,
         tenant::Tenancy,
+        tls::Tls,
     },
     transfer::{Landings, NixlAgent, library::NixlLibrary},
     worker::{
         Registry, WorkerClient,
         attach::Identity,
-        circuit::CircuitSettings,
         monitor::{self, MonitorSettings, Transfers},
         probe::Probe,
     },
 };
-
-/// Shortest attach secret: 128 bits, if it is random bytes.
-const MIN_SECRET_BYTES: usize = 16;
+#[cfg(feature = "mm-routing")]
+use crate::{media::dimensions::Dimensions, prompt::PromptModel};
 
 /// Pushes to one worker may pin this part of the arena at a time: what one that hangs can take from the others.
 const PINNED_SHARE: u64 = 8;
@@ -45,26 +53,13 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
     let metrics = observe::install()?;
     limits::raise_descriptors();
     // Before anybody could learn that the gateway runs and send one.
-    let mut signals = EndSignals::new()?;
-    let registry = Registry::new(&args.workers, CircuitSettings::default())?;
-    let client = WorkerClient::new()?;
-    let keys = match &args.api_key_file {
-        Some(path) => ApiKeys::parse(&read_secret(path)?)?,
-        None => ApiKeys::default(),
-    };
+    let mut signals = Signals::new()?;
+    let Fresh { workers, keys, worker_authorization, tls } = config::fresh(&args)?;
+    let registry = Registry::new(&workers, args.fleet.settings())?;
+    let client = WorkerClient::new(args.fleet.worker_ca_file.as_deref())?;
     if args.tenancy == Tenancy::ApiKey && !keys.required() {
         tracing::warn!("--tenancy api-key without --api-key-file: a client can be whatever tenant it says");
     }
-    let worker_authorization = match &args.worker_api_key_file {
-        Some(path) => {
-            let mut value = HeaderValue::try_from(format!("Bearer {}", read_secret(path)?))
-                .map_err(|_| "the worker API key has characters that a header cannot hold")?;
-            value.set_sensitive(true);
-            Some(value)
-        }
-        None => None,
-    };
-
     // Off the async threads: tokenizers are megabytes.
     let paths = args.model_paths.clone();
     let models = tokio::task::spawn_blocking(move || Models::read(&paths)).await??;
@@ -81,16 +76,21 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
         loader = Some(MediaLoader::new(args.media.config(), arena.clone())?);
         transfers = set_up_transfers(&args, arena).await?;
     }
-    let url_check = match loader {
-        Some(_) => None,
-        None => Some(Fetcher::new(&args.media.config().fetch)?),
+    let fetcher = Arc::new(Fetcher::new(&args.media.config().fetch)?);
+    #[cfg(feature = "mm-routing")]
+    let prompts = {
+        let models = models.clone();
+        tokio::task::spawn_blocking(move || models.map(|name, files| PromptModel::new(name, files))).await?
     };
+    #[cfg(feature = "mm-routing")]
+    let dimensions = (!args.frontend_decoding && !models.is_empty())
+        .then(|| Dimensions::new(fetcher.clone(), Duration::from_millis(args.image_size_timeout_ms)));
 
     // Before anything is announced: a port that is taken ends the start.
-    let public = listen::bind(args.listen).await?;
-    let admin = listen::bind(args.admin_listen).await?;
+    let public = listen::bind(args.listening.listen).await?;
+    let admin = listen::bind(args.listening.admin_listen).await?;
     let stop = CancellationToken::new();
-    let interval = Duration::from_millis(args.health_interval_ms);
+    let interval = Duration::from_millis(args.fleet.health_interval_ms);
     let settings = MonitorSettings { client: client.clone(), transfers, interval };
     let monitors = tokio::spawn(monitor::watch(registry.changes(), settings, stop.clone()));
 
@@ -99,17 +99,35 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
         router: Router::new(args.route_policy),
         client,
         loader,
-        url_check,
+        url_names: args.url_names(),
+        fetcher,
+        pass_other_media: args.pass_other_media,
         keys,
         tenancy: args.tenancy.clone(),
-        worker_authorization,
+        worker_authorization: ArcSwapOption::new(worker_authorization.map(Arc::new)),
+        places: Places::new(args.max_requests),
         bodies: Budget::new(args.body_budget_bytes()),
         limits: args.limits(),
         resize: args.resize,
         models,
+        #[cfg(feature = "mm-routing")]
+        prompts,
+        #[cfg(feature = "mm-routing")]
+        dimensions,
+        asked_for_models: models::Asked::default(),
+        responses: Responses::default(),
         leaving: CancellationToken::new(),
         metrics,
+        recent: RecentErrors::default(),
+        tls: tls.map(|config| Arc::new(Tls::new(config))),
+        reloading: Reloading { read: Box::new(read_again), workers: Mutex::new(workers) },
+        about: About {
+            started: SystemTime::now(),
+            frontend_decoding: args.frontend_decoding,
+            memory_bytes: args.budgets().sum(),
+        },
     });
+    tokio::spawn(models::watch(app.clone(), stop.clone()));
     tracing::info!(
         listen = %public.local_addr()?,
         admin = %admin.local_addr()?,
@@ -118,16 +136,17 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
         memory_bytes = args.budgets().sum(),
         "serving"
     );
-    let patience = Patience {
-        idle: Duration::from_millis(args.idle_timeout_ms),
-        grace: Duration::from_millis(args.shutdown_grace_ms),
-    };
     // Workers stay attached until the last request is through.
     let (stop_public, stop_admin) = (CancellationToken::new(), CancellationToken::new());
-    let public = tokio::spawn(listen::serve(public, routes::public(app.clone()), stop_public.clone(), patience));
-    let operators = Patience { grace: DETACH_GRACE, ..patience };
-    let admin = tokio::spawn(listen::serve(admin, routes::admin(app.clone()), stop_admin.clone(), operators));
-    signals.next().await;
+    let settings = args.listening.settings();
+    let router = routes::public(app.clone(), &args.extra_routes, args.listening.admin_on_public);
+    let public = tokio::spawn(listen::serve(public, app.tls.clone(), router, stop_public.clone(), settings));
+    let operators = Settings { patience: Patience { grace: DETACH_GRACE, ..settings.patience }, ..settings };
+    let admin = tokio::spawn(listen::serve(admin, None, routes::admin(app.clone()), stop_admin.clone(), operators));
+    while signals.next().await == Asked::Reload {
+        // Said in the log, whatever comes of it.
+        let _ = app.reload().await;
+    }
     tracing::info!("shutting down");
     app.leaving.cancel();
     stop_public.cancel();
@@ -144,16 +163,7 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
 
 /// NIXL, where it is there. Without it frontend decoding works too, inline, and says so in one line.
 async fn set_up_transfers(args: &ServeArgs, arena: Arc<Arena>) -> Result<Option<Transfers>, Box<dyn Error>> {
-    let secret = match &args.attach_key_file {
-        Some(path) => {
-            let secret = read_secret(path)?;
-            if secret.len() < MIN_SECRET_BYTES {
-                return Err(format!("{}: an attach key has at least {MIN_SECRET_BYTES} bytes", path.display()).into());
-            }
-            Some(secret)
-        }
-        None => None,
-    };
+    let secret = config::attach_secret(args)?;
     let identity = Identity::new(secret.as_deref().map(str::as_bytes));
     let landings = Arc::new(Landings::default());
     let probe = Probe::new(&arena).ok_or("the arena has no room for a probe")?;
@@ -190,21 +200,40 @@ async fn set_up_transfers(args: &ServeArgs, arena: Arc<Arena>) -> Result<Option<
     }
 }
 
-/// SIGTERM and SIGINT, caught from the moment this is made.
-struct EndSignals {
-    terminate: Signal,
-    interrupt: Signal,
+/// The configuration as it is now, from the same command line.
+fn read_again() -> Result<Fresh, String> {
+    let args = Cli::read(std::env::args_os()).map_err(|error| error.to_string())?.serve;
+    args.validate().and_then(|()| config::fresh(&args)).map_err(|error| error.to_string())
 }
 
-impl EndSignals {
+/// What a signal asks for.
+#[derive(Debug, PartialEq, Eq)]
+enum Asked {
+    End,
+    Reload,
+}
+
+/// SIGTERM, SIGINT and SIGHUP, caught from the moment this is made.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
     fn new() -> std::io::Result<Self> {
-        Ok(EndSignals { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+        Ok(Signals {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
     }
 
-    async fn next(&mut self) {
+    async fn next(&mut self) -> Asked {
         tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => Asked::End,
+            _ = self.interrupt.recv() => Asked::End,
+            _ = self.hangup.recv() => Asked::Reload,
         }
     }
 }

@@ -1,17 +1,19 @@
-//! Settings of serving: listeners, workers, access, transfers, limits of a request, logs.
+//! Settings of serving: access, transfers, limits of a request, logs; beside listeners, workers and images, which have
+//! files of their own.
 
-use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
+use std::{path::PathBuf, str::FromStr, time::Duration};
 
 use bytesize::ByteSize;
 use clap::{ArgAction, Args};
 
-use super::{Budgets, ConfigError, MediaArgs, budgets, usize_of};
+use super::{Budgets, ConfigError, FleetArgs, ListenArgs, MediaArgs, budgets, usize_of};
 use crate::{
+    media::url_names::{UrlIdentity, UrlNames},
     memory::{Layout, SLOT_ALIGNMENT_BYTES},
     model::ModelPath,
     observe::tracing::LogFormat,
     routing::RoutePolicy,
-    server::{app::Limits, resize::Resize, tenant::Tenancy},
+    server::{app::Limits, extra::ExtraRoute, resize::Resize, tenant::Tenancy},
 };
 
 #[derive(Debug, Args)]
@@ -19,22 +21,10 @@ pub struct ServeArgs {
     /// TOML file with settings; flags and environment variables go before it
     #[arg(long, env = "MEDIAGATE_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Where clients connect: the API, /health and /ready
-    #[arg(long, env = "MEDIAGATE_LISTEN", value_name = "ADDR", default_value = "127.0.0.1:8080")]
-    pub listen: SocketAddr,
-    /// Where operators connect: /metrics. Keep it off public networks
-    #[arg(long, env = "MEDIAGATE_ADMIN_LISTEN", value_name = "ADDR", default_value = "127.0.0.1:9090")]
-    pub admin_listen: SocketAddr,
-    /// Base URL of a `vllm serve` (repeatable; in the variable separated by commas)
-    #[arg(
-        long = "worker",
-        id = "worker",
-        env = "MEDIAGATE_WORKER",
-        value_name = "URL",
-        value_delimiter = ',',
-        required = true
-    )]
-    pub workers: Vec<String>,
+    #[command(flatten)]
+    pub listening: ListenArgs,
+    #[command(flatten)]
+    pub fleet: FleetArgs,
     /// Decode images here and push the pixels to the workers; without it, image URLs pass to the workers
     #[arg(long, env = "MEDIAGATE_FRONTEND_DECODING", value_name = "BOOL", default_value = "false",
           num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
@@ -51,13 +41,31 @@ pub struct ServeArgs {
     #[arg(long = "model-path", id = "model_path", env = "MEDIAGATE_MODEL_PATH", value_name = "[NAME=]DIR", value_delimiter = ',',
           value_parser = ModelPath::from_str)]
     pub model_paths: Vec<ModelPath>,
-    /// File with the API keys of clients, one a line [default: no key needed]
+    /// Time that a request waits for the size of an image that passes by URL, which tells routing its tokens
+    #[cfg(feature = "mm-routing")]
+    #[arg(long, env = "MEDIAGATE_IMAGE_SIZE_TIMEOUT_MS", value_name = "MS", default_value = "500")]
+    pub image_size_timeout_ms: u64,
+    /// What the URL of an image says where images pass by URL: `exact`, where it is; or `immutable`, which it is: then it shows
+    /// the same picture forever, and workers keep what they made of it under a hash of the URL, as vLLM's uuid
+    #[arg(long, env = "MEDIAGATE_URL_IDENTITY", value_name = "KIND", default_value = "exact")]
+    pub url_identity: UrlIdentity,
+    /// Query parameter that does not tell images apart, such as a signature (repeatable)
+    #[arg(long, env = "MEDIAGATE_URL_IDENTITY_IGNORE", value_name = "NAME", value_delimiter = ',')]
+    pub url_identity_ignore: Vec<String>,
+    /// With --frontend-decoding, let video and audio pass: data: URIs as they are, http URLs as the bytes fetched by the
+    /// same rules as images; without it, they are refused
+    #[arg(long, env = "MEDIAGATE_PASS_OTHER_MEDIA", value_name = "BOOL", default_value = "false",
+          num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    pub pass_other_media: bool,
+    /// A route of the workers that clients may use beside those of the API: a method and a path, such as
+    /// `POST /v1/load_lora_adapter` (repeatable; in the variable separated by commas). Bodies pass unseen
+    #[arg(long = "extra-route", id = "extra_route", env = "MEDIAGATE_EXTRA_ROUTE", value_name = "ROUTE", value_delimiter = ',',
+          value_parser = ExtraRoute::from_str)]
+    pub extra_routes: Vec<ExtraRoute>,
+    /// File with the API keys of clients, one a line, and after it the words `debug` or `admin` for what
+    /// it may beyond the API [default: no key needed]
     #[arg(long, env = "MEDIAGATE_API_KEY_FILE", value_name = "FILE")]
     pub api_key_file: Option<PathBuf>,
-    /// File with the API key of the workers (vLLM's --api-key) [default: the client's Authorization passes]
-    #[arg(long, env = "MEDIAGATE_WORKER_API_KEY_FILE", value_name = "FILE")]
-    pub worker_api_key_file: Option<PathBuf>,
-
     /// What tells tenants apart, who share no cached images: `none`, `api-key`, or `header:NAME`. A header must be set by a
     /// proxy that clients cannot go around
     #[arg(long, env = "MEDIAGATE_TENANCY", value_name = "TENANCY", default_value = "none", value_parser = Tenancy::from_str)]
@@ -91,6 +99,13 @@ pub struct ServeArgs {
     /// Time for a request body to arrive
     #[arg(long, env = "MEDIAGATE_BODY_TIMEOUT_MS", value_name = "MS", default_value = "30000")]
     pub body_timeout_ms: u64,
+    /// Requests under way at once, in all; more get 503
+    #[arg(long, env = "MEDIAGATE_MAX_REQUESTS", value_name = "N", default_value = "4096")]
+    pub max_requests: usize,
+    /// Time from a request to the first byte of its answer, which is the whole answer where it is not streamed. A client
+    /// can ask for less with the header x-request-timeout, in seconds
+    #[arg(long, env = "MEDIAGATE_REQUEST_TIMEOUT_MS", value_name = "MS", default_value = "600000")]
+    pub request_timeout_ms: u64,
     /// Time to wait for memory before a request is answered with 503
     #[arg(long, env = "MEDIAGATE_ADMISSION_TIMEOUT_MS", value_name = "MS", default_value = "10000")]
     pub admission_timeout_ms: u64,
@@ -100,16 +115,6 @@ pub struct ServeArgs {
     /// Time for pixels to reach a worker before they are sent another way
     #[arg(long, env = "MEDIAGATE_PUSH_TIMEOUT_MS", value_name = "MS", default_value = "5000")]
     pub push_timeout_ms: u64,
-    /// How often each worker's health is asked for
-    #[arg(long, env = "MEDIAGATE_HEALTH_INTERVAL_MS", value_name = "MS", default_value = "1000")]
-    pub health_interval_ms: u64,
-    /// Time for the head of a request to arrive, on a new connection or after the answer before; keep it above the idle
-    /// time of a load balancer in front
-    #[arg(long, env = "MEDIAGATE_IDLE_TIMEOUT_MS", value_name = "MS", default_value = "75000")]
-    pub idle_timeout_ms: u64,
-    /// Time for requests under way to end on shutdown
-    #[arg(long, env = "MEDIAGATE_SHUTDOWN_GRACE_MS", value_name = "MS", default_value = "30000")]
-    pub shutdown_grace_ms: u64,
 
     /// What is logged, such as `info` or `mediagate=debug`
     #[arg(long, env = "MEDIAGATE_LOG", value_name = "FILTER", default_value = "info")]
@@ -127,10 +132,16 @@ impl ServeArgs {
         Limits {
             body_bytes: usize_of(self.max_body_bytes),
             body_timeout: Duration::from_millis(self.body_timeout_ms),
+            request_timeout: Duration::from_millis(self.request_timeout_ms),
             admission_timeout: Duration::from_millis(self.admission_timeout_ms),
             landing_timeout: Duration::from_millis(self.landing_timeout_ms),
             push_timeout: Duration::from_millis(self.push_timeout_ms),
         }
+    }
+
+    /// How images are named by their URLs.
+    pub fn url_names(&self) -> UrlNames {
+        UrlNames { identity: self.url_identity, ignored_parameters: self.url_identity_ignore.clone() }
     }
 
     /// What memory the settings add up to.
@@ -153,14 +164,26 @@ impl ServeArgs {
     /// What no single field can see.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let invalid = |message: &str| Err(ConfigError::Invalid(message.into()));
-        if self.listen == self.admin_listen && self.listen.port() != 0 {
-            return invalid("--listen and --admin-listen are the same address; give each its own");
+        self.listening.validate()?;
+        self.fleet.validate()?;
+        if self.listening.admin_on_public && self.api_key_file.is_none() {
+            return invalid(
+                "--admin-on-public needs --api-key-file with a key that is marked `admin`: else anybody is one",
+            );
+        }
+        if self.max_requests == 0 {
+            return invalid("--max-requests is 0, so that every request would be refused");
+        }
+        if self.request_timeout_ms == 0 {
+            return invalid("--request-timeout-ms is 0, so that no request would ever be answered");
         }
         if usize_of(self.max_body_bytes) > self.body_budget_bytes() {
             return invalid("--max-body-bytes is above --body-budget-bytes, so that no such body would ever be taken");
         }
-        if self.health_interval_ms < 10 {
-            return invalid("--health-interval-ms is below 10, which would keep the workers busy answering it");
+        if self.frontend_decoding && self.url_identity == UrlIdentity::Immutable {
+            return invalid(
+                "--url-identity immutable is for images that pass by URL; with --frontend-decoding their pixels name them",
+            );
         }
         self.media.validate(self.frontend_decoding.then(|| self.arena_layout()))
     }

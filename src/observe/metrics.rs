@@ -27,6 +27,9 @@ const WORKER_UP: &str = "mediagate_worker_up";
 const WORKER_ATTACHED: &str = "mediagate_worker_attached";
 const WORKER_CIRCUIT: &str = "mediagate_worker_circuit_open";
 const CIRCUIT_OPENED: &str = "mediagate_circuit_opened_total";
+const RELOADS: &str = "mediagate_reloads_total";
+const IN_FLIGHT: &str = "mediagate_requests_in_flight";
+const WORKER_IN_FLIGHT: &str = "mediagate_worker_requests_in_flight";
 const LANDING_OPEN: &str = "mediagate_landing_open";
 const LANDING_PINNED: &str = "mediagate_landing_pinned_bytes";
 const WORKER_SPEED: &str = "mediagate_worker_push_bytes_per_second";
@@ -40,6 +43,10 @@ const BUDGET_BYTES: &str = "mediagate_budget_bytes";
 const BUDGET_FREE: &str = "mediagate_budget_free_bytes";
 const BUDGET_WAITING: &str = "mediagate_budget_waiting_requests";
 const CACHED_SOURCES: &str = "mediagate_cached_sources";
+const SIZES: &str = "mediagate_image_sizes_total";
+const PROMPTS: &str = "mediagate_prompts_total";
+const PROMPT_CHECKS: &str = "mediagate_prompt_checks_total";
+const PROMPT_MODELS_OFF: &str = "mediagate_prompt_models_off";
 const CACHED_PICTURES: &str = "mediagate_cached_pictures";
 
 /// From microseconds (a cache hit) to minutes (a long prompt).
@@ -74,6 +81,9 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
     describe_gauge!(WORKER_ATTACHED, "Whether a worker granted landing memory");
     describe_gauge!(WORKER_CIRCUIT, "Whether a worker is left alone: 0 no, 0.5 a request is tried, 1 yes");
     describe_counter!(CIRCUIT_OPENED, "Times that a worker began to be left alone");
+    describe_counter!(RELOADS, "Times that the configuration was read again, by outcome");
+    describe_gauge!(IN_FLIGHT, "Requests under way");
+    describe_gauge!(WORKER_IN_FLIGHT, "Requests on a worker");
     describe_gauge!(LANDING_OPEN, "Pushes whose place on the worker is in use");
     describe_gauge!(LANDING_PINNED, Unit::Bytes, "Pixels in the arena that a push to the worker may still read");
     describe_gauge!(WORKER_SPEED, "Speed of the transfer that measured the connection on attach");
@@ -90,6 +100,11 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
     describe_gauge!(BUDGET_FREE, Unit::Bytes, "Bytes of it that nobody holds, by budget");
     describe_gauge!(BUDGET_WAITING, "Requests that wait for some of it, by budget");
     describe_gauge!(CACHED_SOURCES, "Sources that are remembered, failures included");
+    describe_counter!(SIZES, "Sizes of images that pass by URL, as routing asked for them, by outcome");
+    describe_counter!(PROMPTS, "Prompts of models with files, by what is known of them: tokens, or why those are not");
+    describe_counter!(PROMPT_CHECKS, "Predicted tokens compared with a worker's, by whether they agree");
+    describe_gauge!(PROMPT_MODELS_OFF, "Models whose tokens are predicted no more because they were wrong");
+    gauge!(PROMPT_MODELS_OFF).set(0.0);
     describe_gauge!(CACHED_PICTURES, "Pictures that are kept");
     Ok(handle)
 }
@@ -149,6 +164,18 @@ pub fn worker_attached(worker: &str, attached: bool) {
     gauge!(WORKER_ATTACHED, "worker" => worker.to_owned()).set(f64::from(u8::from(attached)));
 }
 
+pub fn reloaded(well: bool) {
+    counter!(RELOADS, "outcome" => if well { "ok" } else { "failed" }).increment(1);
+}
+
+pub fn in_flight(requests: usize) {
+    gauge!(IN_FLIGHT).set(requests as f64);
+}
+
+pub fn worker_in_flight(worker: &str, requests: usize) {
+    gauge!(WORKER_IN_FLIGHT, "worker" => worker.to_owned()).set(requests as f64);
+}
+
 pub fn worker_circuit(worker: &str, open: f64) {
     gauge!(WORKER_CIRCUIT, "worker" => worker.to_owned()).set(open);
     // There from the start, so that its first rise is seen.
@@ -190,6 +217,22 @@ pub fn budget(name: &'static str, budget: &Budget) {
     gauge!(BUDGET_BYTES, "budget" => name).set(budget.total_bytes() as f64);
     gauge!(BUDGET_FREE, "budget" => name).set(budget.free_bytes() as f64);
     gauge!(BUDGET_WAITING, "budget" => name).set(budget.waiting() as f64);
+}
+
+pub fn size_read(outcome: &'static str) {
+    counter!(SIZES, "outcome" => outcome).increment(1);
+}
+
+pub fn prompt(known_by: &'static str) {
+    counter!(PROMPTS, "known_by" => known_by).increment(1);
+}
+
+pub fn prompt_check(agrees: bool) {
+    counter!(PROMPT_CHECKS, "agrees" => agrees.to_string()).increment(1);
+}
+
+pub fn prompt_model_off() {
+    gauge!(PROMPT_MODELS_OFF).increment(1.0);
 }
 
 pub fn cached(sources: usize, pictures: usize) {

@@ -1,29 +1,27 @@
-//! Where images stand in a chat completion request, and what else the gateway must know of it.
+//! What the gateway needs to know of a body, found in one pass: its model, where its images and its messages stand.
 //!
-//! The rules are those of vLLM's own parser (vllm/renderers/chat_utils.py, `_parse_chat_message_content_mm_part`), read
-//! for what could make a worker open something:
-//!
-//! - A part with an `image_url` member is an image, whatever its `type` says: vLLM looks at the member whenever a `uuid`
-//!   stands beside it. The member is an object with `url`, or a bare string.
-//! - A client's `uuid` is removed: vLLM uses it as the only key of its caches, so it would name other clients' images.
-//!   A null `image_url`, which means "the image of this uuid", is refused for the same reason.
-//! - Video, audio and embeddings are refused in frontend decoding, and pass otherwise.
+//! This file knows the members of the body; [`parts`](super::parts) and [`blocks`](super::blocks) know what is in the
+//! content of a message, in OpenAI's and in Anthropic's words.
 
-use std::{borrow::Cow, collections::HashSet, ops::Range};
-
-use http::StatusCode;
+use std::{borrow::Cow, fmt::Write, ops::Range};
 
 use super::{
+    error::RequestError,
+    image::ImagePart,
     json::{JsonError, Reader, Text},
     rewrite::Edits,
+    shape::{Holder, Shape},
 };
-use crate::{error::Fault, transfer::descriptor::SCHEME};
+use crate::transfer::descriptor::SCHEME;
 
-/// Image parts that one request may hold; vLLM's own limit per prompt is usually far lower.
-pub const MAX_IMAGES: usize = 512;
+/// Images and other media that one request may hold; vLLM's own limit per prompt is usually far lower.
+pub const MAX_MEDIA: usize = 512;
+
+/// Messages that one request may hold: what is kept of each takes more memory than the shortest ones did.
+pub const MAX_MESSAGES: usize = 16_384;
 
 /// Clients' uuids that one request may hold: each is an edit of the body, which takes more memory than its bytes did.
-const MAX_UUIDS: usize = 4096;
+pub const MAX_UUIDS: usize = 4096;
 
 /// A client's request, as far as the gateway reads it.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -32,126 +30,45 @@ pub struct ClientRequest<'a> {
     pub stream: bool,
     /// Separates prefix caches; part of the scope of media ids.
     pub cache_salt: Option<Cow<'a, str>>,
+    /// Of the Responses API: what the request continues.
+    pub previous_response_id: Option<Cow<'a, str>>,
     /// Whether it tells the image processor how to work (`mm_processor_kwargs`), which workers may be set to allow.
     pub processor_kwargs: bool,
-    /// Each element of the conversation, in order: its JSON text in the body.
+    /// Each element of the conversation, in order: its JSON text in the body. Empty where there are several conversations.
     pub messages: Vec<Range<usize>>,
     /// The JSON text of each other member of the body that the prompt is made of, with its key, in the order of the body.
     pub prompt_members: Vec<(&'static str, Range<usize>)>,
-    /// In the order in which they stand in the conversation.
+    /// In the order in which they stand in the body.
     pub images: Vec<ImagePart<'a>>,
-    /// A part of a kind that frontend decoding cannot handle: its JSON path and its kind.
-    pub other_media: Option<(PartPath, &'static str)>,
+    /// Media of other kinds, in the order in which they stand in the body.
+    pub others: Vec<OtherPart<'a>>,
     /// What must go in any case: clients' uuids.
     pub removals: Vec<Range<usize>>,
 }
 
-/// `messages[message].content[part]`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PartPath {
-    pub message: usize,
-    pub part: usize,
-}
-
-/// One image part.
+/// A medium that is no image.
 #[derive(Debug, PartialEq, Eq)]
-pub struct ImagePart<'a> {
-    pub path: PartPath,
-    /// The exact text of the URL.
-    pub url: Cow<'a, str>,
-    /// The JSON string of the URL in the body, with its quotes.
-    pub url_span: Range<usize>,
-    /// The whole value of the member `image_url`: that string, or the object around it.
-    pub value_span: Range<usize>,
-    /// Where members can be added to the part: its closing brace.
-    pub end: usize,
+pub struct OtherPart<'a> {
+    /// OpenAI's `param`: the path of the part.
+    pub param: String,
+    /// The member that makes it one, for the client.
+    pub kind: &'static str,
+    pub content: OtherContent<'a>,
 }
 
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum RequestError {
-    #[error(transparent)]
-    Json(#[from] JsonError),
-    #[error("{path}: image_url is null")]
-    NullImage { path: PartPath },
-    #[error("{path}: {reason}")]
-    Part { path: PartPath, reason: &'static str },
-    #[error("{path}: a client used the scheme of references")]
-    ReservedScheme { path: PartPath },
-    #[error("more than {MAX_IMAGES} images")]
-    TooManyImages,
-    #[error("more than {MAX_UUIDS} uuids")]
-    TooManyUuids,
+/// What a medium that is no image consists of.
+#[derive(Debug, PartialEq, Eq)]
+pub enum OtherContent<'a> {
+    /// A URL, http or data, for the worker to open; and its JSON string with the quotes.
+    Url { url: Cow<'a, str>, span: Range<usize> },
+    /// Its bytes; nothing is opened.
+    Within,
+    /// What only a client may send who could do worse anyway (embeddings), or what nobody here knows.
+    Untrusted,
 }
 
-impl std::fmt::Display for PartPath {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "messages[{}].content[{}]", self.message, self.part)
-    }
-}
-
-impl RequestError {
-    /// OpenAI's `param`: which part it is about.
-    pub fn param(&self) -> Option<String> {
-        match self {
-            RequestError::Json(_) => None,
-            RequestError::TooManyImages | RequestError::TooManyUuids => Some("messages".into()),
-            RequestError::NullImage { path }
-            | RequestError::Part { path, .. }
-            | RequestError::ReservedScheme { path } => Some(format!("{path}.image_url")),
-        }
-    }
-}
-
-impl Fault for RequestError {
-    fn status(&self) -> StatusCode {
-        StatusCode::BAD_REQUEST
-    }
-
-    fn code(&self) -> &'static str {
-        match self {
-            RequestError::Json(error) => error.code(),
-            RequestError::NullImage { .. } => "uuid_only_unsupported",
-            RequestError::Part { .. } => "invalid_image_part",
-            RequestError::ReservedScheme { .. } => "reserved_scheme",
-            RequestError::TooManyImages => "too_many_images",
-            RequestError::TooManyUuids => "too_many_uuids",
-        }
-    }
-
-    fn public(&self) -> Cow<'static, str> {
-        match self {
-            RequestError::Json(error) => error.public(),
-            RequestError::NullImage { .. } => {
-                "An image part must carry an image: naming an earlier one by uuid is not supported.".into()
-            }
-            RequestError::Part { reason, .. } => (*reason).into(),
-            RequestError::ReservedScheme { .. } => {
-                "The image URL uses a scheme that is reserved for the gateway; use http, https or data.".into()
-            }
-            RequestError::TooManyImages => format!("A request may hold at most {MAX_IMAGES} images.").into(),
-            RequestError::TooManyUuids => format!("A request may hold at most {MAX_UUIDS} uuids.").into(),
-        }
-    }
-}
-
-/// Members that make a part media of another kind (vLLM's `_MEDIA_CONTENT_PART_KEYS` less images by URL).
-const OTHER_MEDIA: [&str; 9] = [
-    "video_url",
-    "audio_url",
-    "input_audio",
-    "image_embeds",
-    "audio_embeds",
-    "video_embeds",
-    "prompt_embeds",
-    "image_pil",
-    "input_video",
-];
-
-/// Types of parts that hold no media (vLLM's `_TEXT_CONTENT_PART_TYPES`).
-const TEXT_TYPES: [&str; 6] = ["text", "refusal", "thinking", "input_text", "output_text", "tool_reference"];
-
-/// Members that vLLM's chat templates see beside the messages (`ChatCompletionRequest.build_chat_params`).
-const PROMPT_MEMBERS: [&str; 9] = [
+/// Members that vLLM's prompts are made of beside the conversation (`build_chat_params`, `_convert_system_message`).
+const PROMPT_MEMBERS: [&str; 12] = [
     "tools",
     "tool_choice",
     "documents",
@@ -161,66 +78,23 @@ const PROMPT_MEMBERS: [&str; 9] = [
     "add_special_tokens",
     "chat_template",
     "chat_template_kwargs",
+    "system",
+    "instructions",
+    "prompt",
 ];
 
-const IMAGE_TYPES: [&str; 2] = ["image_url", "input_image"];
+/// Members with addresses that a worker connects to, to fetch KV blocks or encoder outputs from another.
+const TRANSFER_PARAMS: [&str; 2] = ["kv_transfer_params", "ec_transfer_params"];
 
 impl<'a> ClientRequest<'a> {
     /// One pass over the body.
-    pub fn read(body: &'a [u8]) -> Result<Self, RequestError> {
+    pub fn read(shape: &Shape, body: &'a [u8]) -> Result<Self, RequestError> {
         let mut reader = Reader::new(body)?;
-        let mut request = ClientRequest::default();
+        let mut walker = Walker::default();
         let mut seen = Seen::default();
-        reader.object(|key, value| {
-            match key {
-                "messages" => {
-                    seen.once("messages", value)?;
-                    if value.peek()? == b'[' {
-                        return value.array(|message, value| {
-                            value.peek()?;
-                            let start = value.position();
-                            request.message(message, value)?;
-                            request.messages.push(start..value.position());
-                            Ok(())
-                        });
-                    }
-                }
-                "model" => {
-                    seen.once("model", value)?;
-                    if value.peek()? == b'"' {
-                        let text = value.string("a string")?;
-                        request.model = Some(value.unescape(&text)?);
-                        return Ok(());
-                    }
-                }
-                "cache_salt" => {
-                    seen.once("cache_salt", value)?;
-                    if value.peek()? == b'"' {
-                        let text = value.string("a string")?;
-                        request.cache_salt = Some(value.unescape(&text)?);
-                        return Ok(());
-                    }
-                }
-                "mm_processor_kwargs" => request.processor_kwargs |= value.peek()? != b'n',
-                "stream" => {
-                    seen.once("stream", value)?;
-                    if value.peek()? != b'n' {
-                        request.stream = value.boolean("stream")?;
-                        return Ok(());
-                    }
-                }
-                _ => {}
-            }
-            value.peek()?;
-            let start = value.position();
-            value.skip()?;
-            if let Some(key) = PROMPT_MEMBERS.iter().find(|&&member| member == key) {
-                request.prompt_members.push((key, start..value.position()));
-            }
-            Ok::<_, RequestError>(())
-        })?;
+        reader.object(|key, value| walker.member(shape, key, value, &mut seen))?;
         reader.end()?;
-        Ok(request)
+        Ok(walker.request)
     }
 
     /// The edits that every request needs: clients' uuids go.
@@ -231,212 +105,261 @@ impl<'a> ClientRequest<'a> {
         }
         edits
     }
+}
 
-    fn message(&mut self, message: usize, reader: &mut Reader<'a>) -> Result<(), RequestError> {
-        if reader.peek()? != b'{' {
-            return Ok(reader.skip()?);
-        }
-        let mut seen = Seen::default();
-        reader.object(|key, value| {
-            if key != "content" {
-                return Ok(value.skip()?);
-            }
-            seen.once("content", value)?;
-            match value.peek()? {
-                b'[' => value.array(|part, value| self.part(PartPath { message, part }, value)),
-                // An object is nothing that OpenAI knows, and a lenient parser might take it for a list of parts.
-                b'{' => {
-                    let at = value.position();
-                    Err(JsonError::Type { what: "content", at, expected: "a string or an array" }.into())
-                }
-                _ => Ok(value.skip()?),
-            }
-        })?;
-        Ok(())
-    }
+/// A walk through a body, to wherever media can stand.
+#[derive(Default)]
+pub(super) struct Walker<'a> {
+    pub request: ClientRequest<'a>,
+    /// The way here, as OpenAI writes a `param`.
+    path: String,
+}
 
-    fn part(&mut self, path: PartPath, reader: &mut Reader<'a>) -> Result<(), RequestError> {
-        if reader.peek()? != b'{' {
-            return Ok(reader.skip()?);
-        }
-        let mut seen = Seen::default();
-        let mut kind: Option<String> = None;
-        let mut image: Option<(Option<Text>, Range<usize>)> = None;
-        let mut other = None;
-        // The span from the end of the member before to the end of this one, for removing a member with its comma.
-        let mut uuid: Option<Range<usize>> = None;
-        let mut previous_end = None;
-        let start = reader.position();
-        let end = reader.object(|key, value| {
-            let before = previous_end.unwrap_or(start + 1);
+impl<'a> Walker<'a> {
+    fn member(
+        &mut self,
+        shape: &Shape,
+        key: &str,
+        value: &mut Reader<'a>,
+        seen: &mut Seen,
+    ) -> Result<(), RequestError> {
+        let first = value.peek()?;
+        let start = value.position();
+        if let Some(&(key, holder)) = shape.holders.iter().find(|(name, _)| *name == key) {
+            seen.once(key, value)?;
+            self.below(key, |walker| walker.held(holder, value))?;
+        } else if let Some(&key) = shape.opaque.iter().find(|&&name| name == key) {
+            value.skip()?;
+            let param = key.to_owned();
+            self.other(OtherPart { param, kind: key, content: OtherContent::Untrusted })?;
+        } else if let Some(&key) = TRANSFER_PARAMS.iter().find(|&&name| name == key) {
+            if !value.null()? {
+                return Err(RequestError::TransferParams { key });
+            }
+        } else {
             match key {
-                "type" => {
-                    seen.once("type", value)?;
-                    if value.peek()? == b'"' {
-                        let text = value.string("a string")?;
-                        kind = Some(value.unescape(&text)?.into_owned());
-                    } else {
+                "model" => self.request.model = one_string("model", value, seen)?,
+                "cache_salt" => self.request.cache_salt = one_string("cache_salt", value, seen)?,
+                "previous_response_id" => {
+                    self.request.previous_response_id = one_string("previous_response_id", value, seen)?;
+                }
+                "mm_processor_kwargs" => {
+                    self.request.processor_kwargs |= first != b'n';
+                    value.skip()?;
+                }
+                "stream" => {
+                    seen.once("stream", value)?;
+                    self.request.stream = first != b'n' && value.boolean("stream")?;
+                    if first == b'n' {
                         value.skip()?;
                     }
                 }
-                "image_url" => {
-                    seen.once("image_url", value)?;
-                    value.peek()?;
-                    let begun = value.position();
-                    let url = url_of(path, value)?;
-                    image = Some((url, begun..value.position()));
-                }
-                "uuid" => {
-                    seen.once("uuid", value)?;
-                    value.skip()?;
-                    uuid = Some(before..value.position());
-                }
-                _ => {
-                    if let Some(known) = OTHER_MEDIA.iter().find(|&&known| known == key) {
-                        other = Some(*known);
-                    }
-                    value.skip()?;
-                }
+                _ => value.skip()?,
             }
-            previous_end = Some(value.position());
-            Ok::<_, RequestError>(())
-        })?;
-
-        if let Some(mut span) = uuid {
-            if self.removals.len() >= MAX_UUIDS {
-                return Err(RequestError::TooManyUuids);
-            }
-            let body = reader.text().as_bytes();
-            if span.start == start + 1 {
-                // The first member: take the comma after it instead of the one before.
-                let after = body[span.end..end].iter().position(|&byte| byte == b',');
-                span.end = after.map_or(span.end, |comma| span.end + comma + 1);
-            }
-            self.removals.push(span);
         }
-        match (image, kind.as_deref()) {
-            (Some(_), Some(kind)) if !IMAGE_TYPES.contains(&kind) => Err(RequestError::Part {
-                path,
-                reason: "A part with an image_url must have the type image_url (or input_image).",
+        if let Some(key) = PROMPT_MEMBERS.iter().find(|&&member| member == key) {
+            self.request.prompt_members.push((key, start..value.position()));
+        }
+        Ok(())
+    }
+
+    fn held(&mut self, holder: Holder, value: &mut Reader<'a>) -> Result<(), RequestError> {
+        match (holder, value.peek()?) {
+            (Holder::Nested, _) => self.nested(value, 0),
+            (Holder::System, _) => self.content("system", Holder::Blocks, value),
+            (Holder::Urls, b'[') => value.array(|index, value| self.at(index, |walker| walker.bare_url(value))),
+            (Holder::Messages | Holder::Items | Holder::Blocks, b'[') => value.array(|index, value| {
+                value.peek()?;
+                let start = value.position();
+                self.at(index, |walker| walker.message(holder, value))?;
+                self.note_message(start..value.position())
             }),
-            (Some(_), _) if other.is_some() => {
-                Err(RequestError::Part { path, reason: "A part can hold one medium only, not an image and another." })
+            (Holder::Items, b'"') => {
+                let text = value.string("a string")?;
+                self.note_message(text.span)
             }
-            (Some((Some(url), value_span)), _) => self.image(path, &url, value_span, end, reader),
-            (Some((None, _)), _) => Err(RequestError::NullImage { path }),
-            (None, Some(kind)) if IMAGE_TYPES.contains(&kind) => {
-                Err(RequestError::Part { path, reason: "An image part must have an image_url." })
-            }
-            (None, kind) => {
-                let unknown = kind.filter(|kind| !TEXT_TYPES.contains(kind)).map(|_| "of unknown type");
-                if let Some(what) = other.or(unknown) {
-                    self.other_media.get_or_insert((path, what));
-                }
-                Ok(())
-            }
+            _ => Ok(value.skip()?),
         }
     }
 
-    fn image(
-        &mut self,
-        path: PartPath,
-        url: &Text,
-        value_span: Range<usize>,
-        end: usize,
-        reader: &Reader<'a>,
-    ) -> Result<(), RequestError> {
-        if self.images.len() >= MAX_IMAGES {
-            return Err(RequestError::TooManyImages);
+    fn note_message(&mut self, span: Range<usize>) -> Result<(), RequestError> {
+        if self.request.messages.len() >= MAX_MESSAGES {
+            return Err(RequestError::TooManyMessages);
         }
-        let text = reader.unescape(url)?;
+        self.request.messages.push(span);
+        Ok(())
+    }
+
+    /// An object with `content`, a list of such, or a list of lists: no shape goes deeper.
+    fn nested(&mut self, value: &mut Reader<'a>, depth: usize) -> Result<(), RequestError> {
+        match value.peek()? {
+            b'{' => self.message(Holder::Nested, value),
+            b'[' if depth < 2 => value.array(|index, value| match value.peek()? {
+                b'[' | b'{' => self.at(index, |walker| walker.nested(value, depth + 1)),
+                _ => Ok(value.skip()?),
+            }),
+            _ => Ok(value.skip()?),
+        }
+    }
+
+    fn message(&mut self, holder: Holder, value: &mut Reader<'a>) -> Result<(), RequestError> {
+        if value.peek()? != b'{' {
+            return Ok(value.skip()?);
+        }
+        let mut seen = Seen::default();
+        value.object(|key, value| {
+            let key = match key {
+                "content" => "content",
+                "output" if holder == Holder::Items => "output",
+                _ => return Ok(value.skip()?),
+            };
+            seen.once(key, value)?;
+            self.below(key, |walker| walker.content(key, holder, value))
+        })?;
+        Ok(())
+    }
+
+    fn content(&mut self, key: &'static str, holder: Holder, value: &mut Reader<'a>) -> Result<(), RequestError> {
+        match value.peek()? {
+            b'[' => value.array(|index, value| {
+                self.at(index, |walker| match holder {
+                    Holder::Blocks => walker.block(value),
+                    _ => walker.part(value),
+                })
+            }),
+            // An object is nothing that the APIs know, and a lenient parser might take it for a list of parts.
+            b'{' => Err(JsonError::Type { what: key, at: value.position(), expected: "a string or an array" }.into()),
+            _ => Ok(value.skip()?),
+        }
+    }
+
+    fn bare_url(&mut self, value: &mut Reader<'a>) -> Result<(), RequestError> {
+        if value.peek()? != b'"' {
+            return Err(self.wrong("An image must be a string: a URL."));
+        }
+        let text = value.string("a string")?;
+        let url = self.url(value, &text)?;
+        self.image(ImagePart {
+            param: self.path.clone(),
+            source: super::image::ImageSource::Url(url),
+            place: super::image::Place::Bare { url: text.span },
+        })
+    }
+
+    /// Goes on below a member.
+    pub fn below<T>(&mut self, key: &str, go: impl FnOnce(&mut Self) -> T) -> T {
+        let length = self.path.len();
+        if length > 0 {
+            self.path.push('.');
+        }
+        self.path.push_str(key);
+        let result = go(self);
+        self.path.truncate(length);
+        result
+    }
+
+    /// Goes on below an element.
+    pub fn at<T>(&mut self, index: usize, go: impl FnOnce(&mut Self) -> T) -> T {
+        let length = self.path.len();
+        // Writing to a String cannot fail.
+        let _ = write!(self.path, "[{index}]");
+        let result = go(self);
+        self.path.truncate(length);
+        result
+    }
+
+    /// The path of where the walk is.
+    pub fn param(&self) -> String {
+        self.path.clone()
+    }
+
+    /// What is here is no media that could be understood.
+    pub fn wrong(&self, reason: &'static str) -> RequestError {
+        RequestError::Part { param: self.path.clone(), reason }
+    }
+
+    /// What a URL says, if clients may say it.
+    pub fn url(&self, reader: &Reader<'a>, text: &Text) -> Result<Cow<'a, str>, RequestError> {
+        let url = reader.unescape(text)?;
         // Compared as leniently as any URL parser could: a scheme is case-insensitive, and some trim white space.
         let scheme = SCHEME.trim_end_matches("//");
-        let trimmed = text.trim_start_matches(|c: char| c.is_whitespace() || c.is_control());
+        let trimmed = url.trim_start_matches(|c: char| c.is_whitespace() || c.is_control());
         if trimmed.get(..scheme.len()).is_some_and(|given| given.eq_ignore_ascii_case(scheme)) {
-            return Err(RequestError::ReservedScheme { path });
+            return Err(RequestError::ReservedScheme { param: self.path.clone() });
         }
-        self.images.push(ImagePart { path, url: text, url_span: url.span.clone(), value_span, end });
+        Ok(url)
+    }
+
+    pub fn image(&mut self, image: ImagePart<'a>) -> Result<(), RequestError> {
+        self.one_more_medium()?;
+        self.request.images.push(image);
         Ok(())
+    }
+
+    pub fn other(&mut self, part: OtherPart<'a>) -> Result<(), RequestError> {
+        self.one_more_medium()?;
+        self.request.others.push(part);
+        Ok(())
+    }
+
+    fn one_more_medium(&self) -> Result<(), RequestError> {
+        let media = self.request.images.len() + self.request.others.len();
+        if media < MAX_MEDIA { Ok(()) } else { Err(RequestError::TooManyMedia) }
     }
 }
 
-/// The URL in an `image_url` member: an object with `url`, a bare string, or `None` for null.
-fn url_of(path: PartPath, value: &mut Reader<'_>) -> Result<Option<Text>, RequestError> {
-    match value.peek()? {
-        b'"' => Ok(Some(value.string("a string")?)),
-        b'{' => {
-            let mut seen = Seen::default();
-            let mut url = None;
-            value.object(|key, value| {
-                if key != "url" {
-                    return Ok(value.skip()?);
-                }
-                seen.once("url", value)?;
-                if value.null()? {
-                    return Ok(());
-                }
-                if value.peek()? != b'"' {
-                    return Err(RequestError::Part { path, reason: "image_url.url must be a string." });
-                }
-                url = Some(value.string("a string")?);
-                Ok(())
-            })?;
-            Ok(url)
-        }
-        _ if value.null()? => Ok(None),
-        _ => Err(RequestError::Part { path, reason: "image_url must be a string or an object with a url." }),
+/// A member that is a string, or else does not count.
+fn one_string<'a>(
+    key: &'static str,
+    value: &mut Reader<'a>,
+    seen: &mut Seen,
+) -> Result<Option<Cow<'a, str>>, RequestError> {
+    seen.once(key, value)?;
+    if value.peek()? != b'"' {
+        value.skip()?;
+        return Ok(None);
     }
+    let text = value.string("a string")?;
+    Ok(Some(value.unescape(&text)?))
 }
 
 /// Keys of one object that may occur once only, since parsers differ in which of two they take.
 #[derive(Default)]
-struct Seen(HashSet<&'static str>);
+pub(super) struct Seen(Vec<&'static str>);
 
 impl Seen {
-    fn once(&mut self, key: &'static str, reader: &Reader<'_>) -> Result<(), JsonError> {
-        if self.0.insert(key) { Ok(()) } else { Err(JsonError::Duplicate { key, at: reader.position() }) }
+    pub fn once(&mut self, key: &'static str, reader: &Reader<'_>) -> Result<(), JsonError> {
+        if self.0.contains(&key) {
+            return Err(JsonError::Duplicate { key, at: reader.position() });
+        }
+        self.0.push(key);
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        error::Fault,
+        request::{
+            image::{ImageSource, Place},
+            shape,
+        },
+    };
 
-    fn read(body: &str) -> Result<ClientRequest<'_>, RequestError> {
-        ClientRequest::read(body.as_bytes())
+    fn read<'a>(shape: &Shape, body: &'a str) -> ClientRequest<'a> {
+        ClientRequest::read(shape, body.as_bytes()).unwrap_or_else(|error| panic!("{error}: {body}"))
     }
 
-    fn one_part(part: &str) -> String {
-        format!(r#"{{"messages":[{{"role":"user","content":[{part}]}}]}}"#)
-    }
-
-    #[test]
-    fn finds_images_in_every_message_as_object_and_as_string() {
-        let body = r#" {"model":"m","stream" : true,"cache_salt":"s","messages":[
-            {"role":"system","content":"text"},
-            {"role":"user","content":[{"type":"text","text":"a"},{"type":"image_url","image_url":{"detail":"low","url":"http:\/\/x/\u0061"}}]},
-            {"role":"tool","content":[{"image_url":"data:,x","type":"image_url"}, "plain"]}]} "#;
-        let request = read(body).unwrap();
-        assert_eq!(request.model.as_deref(), Some("m"));
-        assert_eq!(request.cache_salt.as_deref(), Some("s"));
-        assert!(request.stream);
-        let found: Vec<_> = request.images.iter().map(|image| (image.path, &*image.url)).collect();
-        assert_eq!(
-            found,
-            [(PartPath { message: 1, part: 1 }, "http://x/a"), (PartPath { message: 2, part: 0 }, "data:,x")]
-        );
-        for image in &request.images {
-            assert!(body[image.url_span.clone()].starts_with('"') && body[image.url_span.clone()].ends_with('"'));
-            assert_eq!(&body[image.end..=image.end], "}");
-            let value = &body[image.value_span.clone()];
-            assert!(value == &body[image.url_span.clone()] || (value.starts_with('{') && value.ends_with('}')));
-        }
+    fn params(shape: &Shape, body: &str) -> Vec<String> {
+        read(shape, body).images.into_iter().map(|image| image.param).collect()
     }
 
     #[test]
     fn messages_and_what_else_the_prompt_is_made_of_are_found_as_they_stand() {
         let body = r#"{ "tools" : [ {"a": 1} ],"messages":[ {"role":"user"} , 7,{"content":[]}],"n":1,"add_generation_prompt":false}"#;
-        let request = read(body).unwrap();
+        let request = read(&shape::CHAT, body);
         let messages: Vec<_> = request.messages.iter().map(|span| &body[span.clone()]).collect();
         assert_eq!(messages, [r#"{"role":"user"}"#, "7", r#"{"content":[]}"#]);
         let members: Vec<_> = request.prompt_members.iter().map(|(key, span)| (*key, &body[span.clone()])).collect();
@@ -444,84 +367,137 @@ mod tests {
     }
 
     #[test]
-    fn a_clients_uuid_is_removed_with_its_comma_wherever_it_stands() {
-        for (part, expected) in [
-            (r#"{"uuid":"u","type":"text","text":"a"}"#, r#"{"type":"text","text":"a"}"#),
-            (r#"{"type":"text" , "uuid" : {"a":[1]} , "text":"a"}"#, r#"{"type":"text" , "text":"a"}"#),
+    fn images_are_found_wherever_a_surface_takes_them() {
+        let part = r#"{"type":"image_url","image_url":{"url":"http://x"}}"#;
+        let input = r#"{"type":"input_image","image_url":"http://x"}"#;
+        for (shape, body, expected) in [
             (
-                r#"{"type":"image_url","image_url":{"url":"http://a"},"uuid":null}"#,
-                r#"{"type":"image_url","image_url":{"url":"http://a"}}"#,
+                &shape::BATCH,
+                format!(r#"{{"messages":[[{{"content":[{part}]}}],[{{"content":"a"}},{{"content":[{part}]}}]]}}"#),
+                &["messages[0][0].content[0].image_url", "messages[1][1].content[0].image_url"][..],
             ),
-            (r#"{"uuid":"u"}"#, r#"{}"#),
+            (
+                &shape::RESPONSES,
+                format!(
+                    r#"{{"input":[{{"role":"user","content":[{input}]}},{{"type":"function_call_output","output":[{input}]}}]}}"#
+                ),
+                &["input[0].content[0].image_url", "input[1].output[0].image_url"],
+            ),
+            (
+                &shape::EMBEDDINGS,
+                format!(r#"{{"input":[[1,2],[3]],"messages":[{{"content":[{part}]}}]}}"#),
+                &["messages[0].content[0].image_url"],
+            ),
+            (
+                &shape::EMBEDDINGS,
+                format!(r#"{{"input":[[{{"content":[{part}]}}]]}}"#),
+                &["input[0][0].content[0].image_url"],
+            ),
+            (
+                &shape::SCORES,
+                format!(r#"{{"query":{{"content":[{part}]}},"documents":["a",{{"content":[{part}]}}]}}"#),
+                &["query.content[0].image_url", "documents[1].content[0].image_url"],
+            ),
+            (&shape::COHERE_EMBED, r#"{"images":["http://x","data:,x"]}"#.into(), &["images[0]", "images[1]"]),
+            (
+                &shape::COHERE_EMBED,
+                format!(r#"{{"inputs":[{{"content":[{part}]}}]}}"#),
+                &["inputs[0].content[0].image_url"],
+            ),
+            (&shape::TEXT, format!(r#"{{"prompt":"a","messages":[{{"content":[{part}]}}]}}"#), &[]),
         ] {
-            let body = one_part(part);
-            let request = read(&body).unwrap();
-            let new = request.edits().apply(&body.clone().into());
-            assert_eq!(str::from_utf8(&new).unwrap(), one_part(expected));
+            assert_eq!(params(shape, &body), expected, "{body}");
         }
     }
 
     #[test]
-    fn what_could_name_or_hide_an_image_is_refused() {
-        for (part, code) in [
-            (r#"{"type":"image_url","image_url":null,"uuid":"x"}"#, "uuid_only_unsupported"),
-            (r#"{"type":"image_url","image_url":{"url":null}}"#, "uuid_only_unsupported"),
-            (r#"{"type":"image_url","image_url":{}}"#, "uuid_only_unsupported"),
-            (r#"{"type":"text","text":"a","image_url":"http://a","uuid":"x"}"#, "invalid_image_part"),
-            (r#"{"type":"image_url","image_url":"http://a","video_url":"http://b"}"#, "invalid_image_part"),
-            (r#"{"type":"image_url"}"#, "invalid_image_part"),
-            (r#"{"type":"image_url","image_url":[1]}"#, "invalid_image_part"),
-            (r#"{"type":"image_url","image_url":{"url":7}}"#, "invalid_image_part"),
-            (r#"{"type":"image_url","image_url":"http://a","image_url":"http://b"}"#, "duplicate_key"),
-            (r#"{"type":"image_url","image_url":"http://a","im\u0061ge_url":"http://b"}"#, "duplicate_key"),
-            (r#"{"type":"image_url","image_url":{"url":"http://a","url":"http://b"}}"#, "duplicate_key"),
-            (r#"{"type":"image_url","type":"text","text":"a"}"#, "duplicate_key"),
-            (r#"{"type":"image_url","image_url":"mediagate://x"}"#, "reserved_scheme"),
-            (r#"{"type":"image_url","image_url":" \tMediaGate:x"}"#, "reserved_scheme"),
-        ] {
-            let body = one_part(part);
-            let error = read(&body).expect_err(part);
-            assert_eq!(error.code(), code, "{part}");
-            assert_eq!(error.status(), StatusCode::BAD_REQUEST);
+    fn anthropics_images_have_a_url_or_bytes_of_their_own() {
+        let body = r#"{"system":[{"type":"text","text":"s"}],"messages":[{"role":"user","content":[
+            {"type":"image","source":{"type":"url","url":"http:\/\/x"}},
+            {"type":"tool_result","tool_use_id":"t","content":[{"type":"text","text":"a"},
+                {"source":{"data":"QUJD","media_type":"image\/png","type":"base64"},"type":"image"}]}]},
+            {"role":"assistant","content":"text"}]}"#;
+        let request = read(&shape::MESSAGES, body);
+        assert_eq!(request.messages.len(), 2);
+        assert_eq!(request.prompt_members[0].0, "system");
+        let [first, second] = &request.images[..] else { panic!("{:?}", request.images) };
+        assert_eq!(first.param, "messages[0].content[0].source");
+        assert_eq!(first.source, ImageSource::Url("http://x".into()));
+        assert_eq!(second.param, "messages[0].content[1].content[1].source");
+        assert_eq!(second.source, ImageSource::Base64 { media_type: "image/png".into(), data: "QUJD".into() });
+        let mut edits = request.edits();
+        for image in &request.images {
+            assert!(matches!(image.place, Place::Source { .. }));
+            image.place.put_url(&mut edits, "data:,y");
         }
-        assert_eq!(read(r#"{"messages":[],"messages":[]}"#).unwrap_err().code(), "duplicate_key");
-        assert_eq!(read(r#"{"messages":[{"content":{"type":"text"}}]}"#).unwrap_err().code(), "invalid_type");
-        assert_eq!(read(r#"{"messages":[]} x"#).unwrap_err().code(), "invalid_json");
+        let changed = edits.apply(&body.to_owned().into());
+        let changed: serde_json::Value = serde_json::from_slice(&changed).unwrap();
+        let source = serde_json::json!({"type": "url", "url": "data:,y"});
+        assert_eq!(changed["messages"][0]["content"][0]["source"], source);
+        assert_eq!(changed["messages"][0]["content"][1]["content"][1]["source"], source);
+    }
+
+    #[test]
+    fn what_no_surface_may_say_is_refused() {
+        let anthropic = |block: &str| format!(r#"{{"messages":[{{"content":[{block}]}}]}}"#);
+        for (shape, body, code) in [
+            (&shape::CHAT, r#"{"kv_transfer_params":{"remote_host":"h"}}"#.into(), "transfer_params_forbidden"),
+            (&shape::TEXT, r#"{"ec_transfer_params":[]}"#.into(), "transfer_params_forbidden"),
+            (&shape::COHERE_EMBED, r#"{"images":[{"url":"http://x"}]}"#.into(), "invalid_image_part"),
+            (&shape::COHERE_EMBED, r#"{"images":["mediagate:x"]}"#.into(), "reserved_scheme"),
+            (&shape::RESPONSES, r#"{"input":[{"output":{"image_url":"http://x"}}]}"#.into(), "invalid_type"),
+            (&shape::MESSAGES, anthropic(r#"{"type":"image"}"#), "invalid_image_part"),
+            (&shape::MESSAGES, anthropic(r#"{"type":"image","source":null}"#), "invalid_image_part"),
+            (
+                &shape::MESSAGES,
+                anthropic(r#"{"type":"image","source":{"type":"file","file_id":"f"}}"#),
+                "invalid_image_part",
+            ),
+            (
+                &shape::MESSAGES,
+                anthropic(r#"{"type":"image","source":{"type":"url","url":"mediagate:x"}}"#),
+                "reserved_scheme",
+            ),
+            (
+                &shape::MESSAGES,
+                anthropic(r#"{"type":"image","source":{"type":"url","url":"a","url":"b"}}"#),
+                "duplicate_key",
+            ),
+        ] {
+            let error = ClientRequest::read(shape, body.as_bytes()).expect_err(&body);
+            assert_eq!(error.code(), code, "{body}");
+        }
+        assert!(read(&shape::CHAT, r#"{"kv_transfer_params":null}"#).images.is_empty());
+        let messages = format!(r#"{{"messages":[{}0]}}"#, "0,".repeat(MAX_MESSAGES));
+        assert_eq!(ClientRequest::read(&shape::CHAT, messages.as_bytes()).unwrap_err().code(), "too_many_messages");
     }
 
     #[test]
     fn what_tells_the_image_processor_how_to_work_is_noted() {
-        let noted = |members: &str| {
-            let body = format!(r#"{{"messages":[]{members}}}"#);
-            ClientRequest::read(body.as_bytes()).map(|request| request.processor_kwargs)
-        };
         for (members, expected) in [
             ("", false),
             (r#","mm_processor_kwargs":null"#, false),
             (r#","mm_processor_kwargs":{"max_pixels":1}"#, true),
             (r#","mm_processor_kwargs":{},"mm_processor_kwargs":null"#, true),
         ] {
-            assert_eq!(noted(members), Ok(expected), "{members}");
+            let body = format!(r#"{{"messages":[]{members}}}"#);
+            assert_eq!(read(&shape::CHAT, &body).processor_kwargs, expected, "{members}");
         }
     }
 
     #[test]
-    fn other_media_and_unknown_types_are_noted() {
-        for part in [
-            r#"{"type":"video_url","video_url":{"url":"http://a"}}"#,
-            r#"{"type":"input_audio","input_audio":{"data":"","format":"wav"}}"#,
-            r#"{"video_url":"http://a","uuid":"x"}"#,
-            r#"{"type":"text","text":"a","audio_url":"http://a"}"#,
-            r#"{"type":"something_new"}"#,
+    fn what_only_plugins_or_nobody_understands_is_noted() {
+        for (shape, body) in [
+            (&shape::POOLING, r#"{"data":{"url":"http://x"}}"#),
+            (
+                &shape::MESSAGES,
+                r#"{"messages":[{"content":[{"type":"document","source":{"type":"url","url":"http://x"}}]}]}"#,
+            ),
+            (&shape::RESPONSES, r#"{"input":[{"content":[{"type":"input_file","file_url":"http://x"}]}]}"#),
         ] {
-            assert!(read(&one_part(part)).unwrap().other_media.is_some(), "{part}");
+            let request = read(shape, body);
+            assert_eq!(request.others.len(), 1, "{body}");
+            assert_eq!(request.others[0].content, OtherContent::Untrusted);
         }
-        assert!(read(&one_part(r#"{"type":"text","text":"a"}"#)).unwrap().other_media.is_none());
-    }
-
-    #[test]
-    fn param_names_the_part() {
-        let body = one_part(r#"{"type":"text","text":"a"},{"type":"image_url","image_url":null}"#);
-        assert_eq!(read(&body).unwrap_err().param().as_deref(), Some("messages[0].content[1].image_url"));
     }
 }

@@ -8,6 +8,7 @@ use http::{HeaderMap, StatusCode};
 use super::{
     answer::Refusal,
     app::App,
+    models,
     send::{Answer, Attempt, LoadedRequest, RefusalKind, Way, attempt},
     surface::Again,
 };
@@ -17,6 +18,24 @@ use crate::{
     transfer::{Landing, PushError},
     worker::{Belief, InFlight, Worker, WorkerId, circuit::Outcome},
 };
+
+/// Who may get a request.
+#[derive(Debug, Clone)]
+pub enum Target<'a> {
+    /// Whoever serves this model, or its own where none is named.
+    Model(Option<&'a str>),
+    /// One worker and no other: it keeps what the request is about.
+    Worker(Arc<Worker>),
+}
+
+impl Target<'_> {
+    pub fn allows(&self, worker: &Worker) -> bool {
+        match self {
+            Target::Model(model) => models::may_serve(worker, *model),
+            Target::Worker(only) => only.id == worker.id,
+        }
+    }
+}
 
 /// A request that a worker has answered.
 pub struct Dispatched {
@@ -33,6 +52,7 @@ pub async fn dispatch(
     app: &App,
     to_worker: HeaderMap,
     request: &LoadedRequest<'_>,
+    target: &Target<'_>,
     asked: &Asked,
 ) -> Result<Dispatched, Box<Refusal>> {
     let mut passed_over: Vec<WorkerId> = Vec::new();
@@ -40,9 +60,11 @@ pub async fn dispatch(
     let mut full: Vec<WorkerId> = Vec::new();
     let mut unreachable = false;
     let mut broke_off = false;
+    let mut unavailable = None;
     loop {
         let workers = app.registry.available();
-        let left = || workers.iter().filter(|worker| !passed_over.contains(&worker.id) && request.fits(worker));
+        let may = |worker: &Worker| target.allows(worker) && request.fits(worker);
+        let left = || workers.iter().filter(|worker| !passed_over.contains(&worker.id) && may(worker));
         let with_room = left().filter(|worker| !full.contains(&worker.id)).count();
         let elsewhere = with_room > 1;
         let candidates: Vec<_> = left()
@@ -54,13 +76,21 @@ pub async fn dispatch(
             workers.iter().find(|worker| worker.id.index() == decision.index).map(|worker| (decision, worker))
         });
         let Some((decision, worker)) = chosen else {
-            return Err(Box::new(if unreachable { Refusal::bad_gateway() } else { Refusal::no_worker() }));
+            if let Some(unavailable) = unavailable {
+                return Ok(unavailable);
+            }
+            return Err(Box::new(match unreachable {
+                true => Refusal::bad_gateway(),
+                false if app.registry.all().iter().any(|worker| worker.is_full()) => Refusal::workers_overloaded(),
+                false => Refusal::no_worker(),
+            }));
         };
         let Some(mut in_flight) = worker.enter() else {
-            // Another request has become its probe meanwhile.
+            // Another request has become its probe meanwhile, or has taken its last place.
             passed_over.push(worker.id);
             continue;
         };
+        in_flight.must_answer_by(request.deadline.of_server());
         tracing::debug!(worker = %worker.label, %decision, "routed");
         let mut way = request.surface.best_way;
         let mut not_known: Option<(Vec<MediaId>, Arc<Belief>)> = None;
@@ -76,7 +106,17 @@ pub async fn dispatch(
                         // That they were not there is past: they were processed just now.
                         request.teach(&belief);
                     }
-                    return Ok(Dispatched { answer, in_flight, decision });
+                    let again = request.surface.again == Again::Safe && unavailable.is_none();
+                    let others = candidates.len() > 1;
+                    let unable = answer.status == StatusCode::SERVICE_UNAVAILABLE;
+                    let dispatched = Dispatched { answer, in_flight, decision };
+                    if unable && again && others {
+                        // It said that it did not begin: another may be able to. If none is, this is the answer.
+                        passed_over.push(worker.id);
+                        unavailable = Some(dispatched);
+                        break;
+                    }
+                    return Ok(dispatched);
                 }
                 Attempt::NotKnown { ids, belief } => {
                     not_known = Some((ids, belief));
@@ -136,7 +176,7 @@ pub async fn dispatch(
 }
 
 /// What an answer says of the worker: that it answers, unless it, or a proxy before it, says that it cannot.
-fn outcome_of(status: StatusCode) -> Outcome {
+pub fn outcome_of(status: StatusCode) -> Outcome {
     match status {
         StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => Outcome::Failure,
         _ => Outcome::Success,

@@ -1,6 +1,5 @@
-//! A client's request to one of the [`surface`](super::surface)s: read, load the images, choose a worker, send, pass the answer on.
-
-use std::{fmt::Write, time::Duration};
+//! A client's request to one of the [`surface`](super::surface)s: read, load the images, choose a worker, send, pass the
+//! answer on.
 
 use axum::{
     body::Body,
@@ -8,51 +7,58 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
-use futures_util::{StreamExt, future::try_join_all, stream};
-use http::{HeaderMap, HeaderValue, StatusCode};
+use futures_util::future::{join_all, try_join_all};
+use http::StatusCode;
 use tokio::time::Instant;
 
 use super::{
     answer::Refusal,
     app::App,
     body,
-    dispatch::{Dispatched, dispatch},
-    headers, resize,
-    send::{Answer, AnswerBody, LoadedRequest, SendTimes},
+    deadline::Deadline,
+    debugging::{Debugging, Stages},
+    dispatch::{Dispatched, Target, dispatch},
+    headers, models, pass_on, resize, responses,
+    send::{Answer, AnswerBody, LoadedRequest},
     surface::Surface,
-    terms,
+    terms::{self, Terms},
 };
 use crate::{
     error::Fault,
     media::{
         content::Scope,
         error::{LoadError, MediaError},
-        loader::{LoadTimes, MediaLoader},
+        fetch::Fetcher,
+        loader::MediaLoader,
         picture::Media,
         resize::SmartResize,
         source::Source,
     },
-    memory::SharedText,
-    request::{ClientRequest, ImagePart},
-    routing::Decision,
-    worker::InFlight,
+    memory::{Admission, SharedText},
+    request::{ClientRequest, ImageSource, OtherContent},
 };
 
 /// The handler of a surface.
 pub async fn forward(surface: &'static Surface, State(app): State<App>, request: Request) -> Response {
-    match serve(&app, surface, request).await {
-        Ok(response) => response,
-        Err(refusal) => refusal.into_response(),
-    }
+    let answer = match Deadline::of(request.headers(), app.limits.request_timeout) {
+        Ok(deadline) => deadline.within(serve(&app, surface, request, deadline)).await,
+        Err(refusal) => Err(Box::new(refusal)),
+    };
+    answer.unwrap_or_else(IntoResponse::into_response)
 }
 
-async fn serve(app: &App, surface: &'static Surface, request: Request) -> Result<Response, Box<Refusal>> {
+async fn serve(
+    app: &App,
+    surface: &'static Surface,
+    request: Request,
+    deadline: Deadline,
+) -> Result<Response, Box<Refusal>> {
     let (parts, body) = request.into_parts();
     let rights = app.keys.check(&parts.headers)?;
-    let mut stages = Stages::new();
+    let mut stages = Stages::begin();
     let body = body::read(app, &parts.headers, body).await?;
     stages.end("body");
-    let client = ClientRequest::read(&body.bytes).map_err(|error| {
+    let client = ClientRequest::read(surface.shape, &body.bytes).map_err(|error| {
         let refusal = Refusal::of(&error);
         Box::new(match error.param() {
             Some(param) => refusal.about(param),
@@ -61,166 +67,165 @@ async fn serve(app: &App, surface: &'static Surface, request: Request) -> Result
     })?;
     stages.end("scan");
 
-    let mut resize = None;
-    let media = match &app.loader {
-        Some(loader) => {
-            resize = resize::of_request(app.resize, &app.registry, &client);
-            load(app, loader, &parts.headers, &body.bytes, &client, resize, &mut stages).await?
-        }
-        None => {
-            judge_urls(app, &client).await?;
-            Vec::new()
+    let scope = Scope::new(app.tenancy.of(&parts.headers).as_deref(), client.cache_salt.as_deref());
+    let model = client.model.as_deref();
+    let target = match &client.previous_response_id {
+        Some(id) if surface.makes_responses => responses::maker(app, app.tenancy.of(&parts.headers), id)?,
+        _ => {
+            models::check(app, model).await?;
+            Target::Model(model)
         }
     };
-    let asked = terms::asked(&body.bytes, &client, &media);
-    let request_id = parts.headers.get(headers::REQUEST_ID).cloned().unwrap_or(HeaderValue::from_static(""));
-    let to_worker = headers::to_worker(&parts.headers, app.authorization(&parts.headers), &request_id);
-    let loaded = LoadedRequest { surface, body: &body.bytes, request: &client, media: &media, resize };
-    let Dispatched { answer, in_flight, decision } = dispatch(app, to_worker, &loaded, &asked).await?;
+    let mut resize = None;
+    let loaded = match &app.loader {
+        Some(loader) => {
+            resize = resize::of_request(app.resize, &app.registry, &client);
+            load(app, loader, &scope, &body.bytes, &client, resize, &mut stages).await?
+        }
+        None => {
+            judge_urls(&app.fetcher, &client).await?;
+            Loaded::default()
+        }
+    };
+    let Loaded { media, others, copies } = loaded;
+    let names = terms::names(&app.url_names, &scope, &client, &media);
+    let (body, request) = (&body.bytes, &client);
+    let terms = Terms { body, scope: &scope, client: request, media: &media, names: &names };
+    let asked = terms.ask(app, surface).await;
+    stages.end("terms");
+    let loaded =
+        LoadedRequest { surface, body, request, media: &media, names: &names, others: &others, resize, deadline };
+    let Dispatched { answer, in_flight, decision } =
+        dispatch(app, app.to_worker(&parts.headers), &loaded, &target, &asked).await?;
+    drop(copies);
 
     let debug = rights.debug && parts.headers.get(headers::DEBUG).is_some_and(|value| value == "1");
     let debugging = debug.then(|| Debugging::of(&stages, &answer, &decision, &loaded));
-    Ok(pass_on(*answer, in_flight, debugging))
+    let made = (surface.makes_responses && answer.status.is_success())
+        .then(|| responses::Made::new(app, app.tenancy.of(&parts.headers), in_flight.worker()));
+    let Answer { status, headers, body, slots, .. } = *answer;
+    let AnswerBody { begun, rest } = body;
+    let body = match rest {
+        None => Body::from(begun),
+        // Held until the last byte is through, or the client has left: then the places on the worker are given back.
+        Some(response) => pass_on::Rest::body(begun, response, made, (slots, in_flight)),
+    };
+    let mut response = pass_on::answer(status, &headers, body);
+    if let Some(debugging) = debugging {
+        debugging.show(response.headers_mut());
+    }
+    Ok(response)
 }
 
-/// Loads all images of a request.
+/// What a request needs of its media.
+#[derive(Default)]
+struct Loaded {
+    media: Vec<Media>,
+    others: Vec<Option<Bytes>>,
+    /// Memory for what of it is no part of the body.
+    copies: Vec<Admission>,
+}
+
+/// Loads all media of a request.
 async fn load(
     app: &App,
     loader: &MediaLoader,
-    headers: &HeaderMap,
+    scope: &Scope,
     body: &Bytes,
     client: &ClientRequest<'_>,
     resize: Option<SmartResize>,
     stages: &mut Stages,
-) -> Result<Vec<Media>, Box<Refusal>> {
-    if let Some((path, kind)) = &client.other_media {
-        let message = format!("A content part ({kind}) is not supported by this server; only text and images are.");
-        let refusal = Refusal::new(StatusCode::BAD_REQUEST, "unsupported_media", message);
-        return Err(Box::new(refusal.about(path.to_string())));
+) -> Result<Loaded, Box<Refusal>> {
+    for part in &client.others {
+        if !app.pass_other_media || part.content == OtherContent::Untrusted {
+            let kind = part.kind;
+            let message = format!("A content part ({kind}) is not supported by this server; only text and images are.");
+            let refusal = Refusal::new(StatusCode::BAD_REQUEST, "unsupported_media", message);
+            return Err(Box::new(refusal.about(part.param.clone())));
+        }
     }
-    let scope = Scope::new(app.tenancy.of(headers).as_deref(), client.cache_salt.as_deref());
     let deadline = Instant::now() + app.limits.admission_timeout;
-    let sources: Vec<_> = client.images.iter().map(|part| SharedText::within(body, &part.url)).collect();
-    let loaded = loader.load_resized(&sources, &scope, resize.as_ref(), deadline).await;
-    let loaded = loaded.map_err(|LoadError { index, error }| about_image(index, &client.images[index], &*error))?;
+    let mut copies = Vec::new();
+    let mut sources = Vec::with_capacity(client.images.len());
+    for part in &client.images {
+        sources.push(match &part.source {
+            ImageSource::Url(url) => SharedText::within(body, url),
+            ImageSource::Base64 { media_type, data } => {
+                // As vLLM writes it.
+                let pieces = ["data:", media_type, ";base64,", data];
+                let bytes = pieces.iter().map(|piece| piece.len()).sum();
+                copies.push(app.bodies.admit(bytes, deadline).await.map_err(body::overloaded(&app.limits))?);
+                pieces.concat().into()
+            }
+        });
+    }
+    let loaded = loader.load_resized(&sources, scope, resize.as_ref(), deadline).await;
+    let about = |index: usize, error: &dyn Fault| about_image(index, &client.images[index].param, error);
+    let loaded = loaded.map_err(|LoadError { index, error }| about(index, &*error))?;
     stages.loaded(loaded.iter().map(|loaded| loaded.times));
-    Ok(loaded.into_iter().map(|loaded| loaded.media).collect())
+    let others = fetch_others(app, client, deadline, &mut copies).await?;
+    Ok(Loaded { media: loaded.into_iter().map(|loaded| loaded.media).collect(), others, copies })
+}
+
+/// Fetches video and audio that a request names by http URL: the worker gets the bytes.
+async fn fetch_others(
+    app: &App,
+    client: &ClientRequest<'_>,
+    deadline: Instant,
+    copies: &mut Vec<Admission>,
+) -> Result<Vec<Option<Bytes>>, Box<Refusal>> {
+    let fetches = client.others.iter().map(async |part| -> Result<Option<(Bytes, Admission)>, Box<Refusal>> {
+        let OtherContent::Url { url, .. } = &part.content else { return Ok(None) };
+        let about = |error: MediaError| about_other(&part.param, &error);
+        let url = match Source::parse(url).map_err(|error| about(error.into()))? {
+            Source::Http(url) => url,
+            Source::Data(_) => return Ok(None),
+        };
+        let most = app.fetcher.max_bytes();
+        let mut admission = app.bodies.admit(most, deadline).await.map_err(body::overloaded(&app.limits))?;
+        let fetched = app.fetcher.fetch(&url).await.map_err(|error| about(error.into()))?;
+        admission.shrink_to(fetched.bytes.len());
+        Ok(Some((fetched.bytes, admission)))
+    });
+    let mut others = Vec::with_capacity(client.others.len());
+    for fetched in join_all(fetches).await {
+        others.push(fetched?.map(|(bytes, admission)| {
+            copies.push(admission);
+            bytes
+        }));
+    }
+    Ok(others)
 }
 
 /// In passthrough the worker fetches: the gateway judges what it is asked for, and can vouch for that first hop only.
-async fn judge_urls(app: &App, client: &ClientRequest<'_>) -> Result<(), Box<Refusal>> {
-    let Some(fetcher) = &app.url_check else { return Ok(()) };
-    let checks = client.images.iter().enumerate().map(|(index, part)| async move {
-        let judged = match Source::parse(&part.url) {
-            Ok(Source::Http(url)) => fetcher.check(&url).await.map_err(MediaError::from),
-            Ok(Source::Data(_)) => Ok(()),
-            Err(error) => Err(error.into()),
-        };
-        judged.map_err(|error| about_image(index, part, &error))
+async fn judge_urls(fetcher: &Fetcher, client: &ClientRequest<'_>) -> Result<(), Box<Refusal>> {
+    let images = client.images.iter().enumerate().map(async |(index, part)| {
+        let ImageSource::Url(url) = &part.source else { return Ok(()) };
+        judge(fetcher, url).await.map_err(|error| about_image(index, &part.param, &error))
     });
-    try_join_all(checks).await.map(drop)
+    let others = client.others.iter().map(async |part| {
+        let OtherContent::Url { url, .. } = &part.content else { return Ok(()) };
+        judge(fetcher, url).await.map_err(|error| about_other(&part.param, &error))
+    });
+    try_join_all(images).await?;
+    try_join_all(others).await.map(drop)
 }
 
-fn about_image(index: usize, part: &ImagePart<'_>, error: &dyn Fault) -> Box<Refusal> {
+async fn judge(fetcher: &Fetcher, url: &str) -> Result<(), MediaError> {
+    match Source::parse(url)? {
+        Source::Http(url) => Ok(fetcher.check(&url).await?),
+        Source::Data(_) => Ok(()),
+    }
+}
+
+fn about_image(index: usize, param: &str, error: &dyn Fault) -> Box<Refusal> {
     tracing::info!(index, code = error.code(), %error, "image refused");
     let mut refusal = Refusal::of(error);
     refusal.message = format!("Image at index {index}: {}", refusal.message);
-    Box::new(refusal.about(format!("{}.image_url", part.path)))
+    Box::new(refusal.about(param))
 }
 
-/// The worker's answer as the client's: status, headers and bytes as they come.
-fn pass_on(answer: Answer, in_flight: InFlight, debugging: Option<Debugging>) -> Response {
-    let Answer { status, headers, body, slots, .. } = answer;
-    let AnswerBody { begun, rest } = body;
-    let body = match rest {
-        None => Body::from(begun),
-        Some(response) => {
-            // Held until the last byte is through, or the client has left: then the places on the worker are given back,
-            // and the connection to the worker is closed, which ends its work.
-            let held = (slots, in_flight);
-            let begun = stream::iter((!begun.is_empty()).then_some(Ok(begun)));
-            Body::from_stream(begun.chain(response.bytes_stream()).map(move |chunk| {
-                let _ = &held;
-                chunk
-            }))
-        }
-    };
-    let mut response = Response::new(body);
-    *response.status_mut() = status;
-    *response.headers_mut() = headers::to_client(&headers);
-    if let Some(Debugging { timing, route }) = debugging {
-        response.headers_mut().insert(headers::SERVER_TIMING, timing);
-        response.headers_mut().insert(headers::ROUTE, route);
-    }
-    response
-}
-
-/// Times of one request, for the header `server-timing`.
-struct Stages {
-    start: Instant,
-    last: Instant,
-    stages: Vec<(&'static str, Duration)>,
-}
-
-impl Stages {
-    fn new() -> Self {
-        let now = Instant::now();
-        Stages { start: now, last: now, stages: Vec::new() }
-    }
-
-    fn end(&mut self, stage: &'static str) {
-        let now = Instant::now();
-        self.stages.push((stage, now - self.last));
-        self.last = now;
-    }
-
-    /// Images load side by side: each stage by the longest.
-    fn loaded(&mut self, times: impl Iterator<Item = LoadTimes>) {
-        let longest = times.fold(LoadTimes::default(), |a, b| LoadTimes {
-            fetch: a.fetch.max(b.fetch),
-            admission: a.admission.max(b.admission),
-            decode: a.decode.max(b.decode),
-        });
-        self.stages.push(("fetch", longest.fetch));
-        self.stages.push(("admission", longest.admission));
-        self.stages.push(("decode", longest.decode));
-        self.last = Instant::now();
-    }
-}
-
-/// What `x-mediagate-debug: 1` shows.
-struct Debugging {
-    timing: HeaderValue,
-    route: HeaderValue,
-}
-
-impl Debugging {
-    fn of(stages: &Stages, answer: &Answer, decision: &Decision, loaded: &LoadedRequest<'_>) -> Self {
-        let SendTimes { prepare, push, worker: answered } = answer.times;
-        let mut timing = String::new();
-        let sent = [("prepare", prepare), ("push", push), ("worker", answered), ("total", stages.start.elapsed())];
-        for (name, took) in stages.stages.iter().copied().chain(sent) {
-            let comma = if timing.is_empty() { "" } else { ", " };
-            // Writing to a String cannot fail.
-            let _ = write!(timing, "{comma}{name};dur={:.3}", took.as_secs_f64() * 1000.0);
-        }
-        let transfers = if answer.transfers.is_empty() { "none".to_owned() } else { answer.transfers.join("+") };
-        let mut route = format!("worker={}; transfer={transfers}; {decision}", decision.index);
-        let sizes: Vec<_> = loaded.media.iter().filter_map(shipped_size).collect();
-        if !sizes.is_empty() {
-            let resize = if loaded.resize.is_some() { "auto" } else { "off" };
-            let _ = write!(route, "; resize={resize}; sizes={}", sizes.join("+"));
-        }
-        // ASCII letters, digits and punctuation only.
-        let header = |text: String| HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static(""));
-        Debugging { timing: header(timing), route: header(route) }
-    }
-}
-
-/// Width and height as they go to the worker.
-fn shipped_size(media: &Media) -> Option<String> {
-    match media {
-        Media::Picture(picture) => Some(format!("{}x{}", picture.name.width, picture.name.height)),
-        Media::Original(_) => None,
-    }
+fn about_other(param: &str, error: &dyn Fault) -> Box<Refusal> {
+    tracing::info!(param, code = error.code(), %error, "medium refused");
+    Box::new(Refusal::of(error).about(param))
 }

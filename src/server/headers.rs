@@ -8,6 +8,8 @@ use http::{
     },
 };
 
+/// Where Anthropic's clients put their key.
+pub const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 pub const DEBUG: HeaderName = HeaderName::from_static("x-mediagate-debug");
 pub const ROUTE: HeaderName = HeaderName::from_static("x-mediagate-route");
@@ -17,24 +19,15 @@ const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
 /// Headers of one connection (RFC 9110, 7.6.1), which end here.
-const HOP_BY_HOP: [HeaderName; 9] = [
-    CONNECTION,
-    KEEP_ALIVE,
-    PROXY_CONNECTION,
-    PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION,
-    TE,
-    TRAILER,
-    TRANSFER_ENCODING,
-    UPGRADE,
-];
+const HOP_BY_HOP: [HeaderName; 8] =
+    [CONNECTION, KEEP_ALIVE, PROXY_CONNECTION, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE];
 
-/// A client's headers as the worker gets them: all but those of the connection, those that the new request has anew,
-/// and our own.
-pub fn to_worker(client: &HeaderMap, authorization: Option<HeaderValue>, request_id: &HeaderValue) -> HeaderMap {
+/// A client's headers as the worker gets them: all but those of the connection, those that the new request has anew (it
+/// has no trailers), and our own.
+pub fn to_worker(client: &HeaderMap, authorization: Option<HeaderValue>) -> HeaderMap {
     let mut headers = HeaderMap::with_capacity(client.len() + 2);
     for (name, value) in client {
-        let anew = [HOST, CONTENT_LENGTH, EXPECT, AUTHORIZATION, REQUEST_ID].contains(name);
+        let anew = [HOST, CONTENT_LENGTH, EXPECT, AUTHORIZATION, API_KEY, TRAILER].contains(name);
         if !anew && !name.as_str().starts_with("x-mediagate-") && !is_hop_by_hop(client, name) {
             headers.append(name, value.clone());
         }
@@ -42,7 +35,6 @@ pub fn to_worker(client: &HeaderMap, authorization: Option<HeaderValue>, request
     if let Some(authorization) = authorization {
         headers.insert(AUTHORIZATION, authorization);
     }
-    headers.insert(REQUEST_ID, request_id.clone());
     headers
 }
 
@@ -87,9 +79,10 @@ mod tests {
             ("traceparent", "00-1-2-01"),
             ("authorization", "Bearer client"),
             ("accept", "a"),
+            ("x-request-id", "id"),
+            ("x-api-key", "client"),
         ]);
-        let id = HeaderValue::from_static("id");
-        let out = to_worker(&client, Some(HeaderValue::from_static("Bearer worker")), &id);
+        let out = to_worker(&client, Some(HeaderValue::from_static("Bearer worker")));
         let mut names: Vec<_> = out.keys().map(HeaderName::as_str).collect();
         names.sort_unstable();
         assert_eq!(names, ["accept", "authorization", "traceparent", "x-request-id"]);

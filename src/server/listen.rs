@@ -1,33 +1,37 @@
 //! Sockets: accepting, limits of a connection, and an orderly end.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
-use axum::Router;
-use hyper::body::Incoming;
+use axum::{Router, body::Body, response::Response};
+use http::{Request, Version};
+use hyper::{body::Incoming, service::service_fn};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
-    server::{conn::auto, graceful::GracefulShutdown},
-    service::TowerToHyperService,
+    server::conn::auto,
 };
 use tokio::{
-    net::TcpListener,
-    sync::{Notify, Semaphore},
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpListener, TcpStream},
+    sync::{Notify, OwnedSemaphorePermit, Semaphore},
     time::timeout,
 };
-use tokio_util::sync::CancellationToken;
+use tokio_io_timeout::TimeoutStream;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::ServiceExt;
 
-use super::linger::Lingering;
-use crate::memory::limits;
-
-/// Connections of one listener, where the process may have as many descriptors. More wait in the kernel's queue.
-const MAX_CONNECTIONS: usize = 16 << 10;
-
-/// Descriptors that are not connections: sockets to workers and origins that idle, files, NIXL.
-const OTHER_DESCRIPTORS: usize = 256;
-
-/// Head of an HTTP/1 request.
-const MAX_HEAD_BYTES: usize = 64 << 10;
+use super::{
+    held::{Attended, Held},
+    linger::Lingering,
+    tls::Tls,
+};
 
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address}: {source}")]
@@ -43,80 +47,68 @@ pub async fn bind(address: SocketAddr) -> Result<TcpListener, ListenError> {
 /// How patient a listener is.
 #[derive(Debug, Clone, Copy)]
 pub struct Patience {
-    /// For the head of a request to be there, from the connection's start or the answer before.
+    /// For the head of a request to be there, from the connection's start or the answer before; TLS included.
     pub idle: Duration,
+    /// For a client to read on.
+    pub write: Duration,
     /// For requests under way to end after `stop`.
     pub grace: Duration,
 }
 
-/// Connections that leave descriptors for the other end of each.
-fn max_connections() -> usize {
-    (limits::descriptors().saturating_sub(OTHER_DESCRIPTORS) / 3).clamp(16, MAX_CONNECTIONS)
+/// What a listener is like.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings {
+    pub patience: Patience,
+    /// At once; more wait in the kernel's queue.
+    pub max_connections: usize,
+    /// Of one request.
+    pub max_head_bytes: usize,
 }
 
 /// Serves until `stop`; then takes no new connections, and gives requests under way time to end.
-pub async fn serve(listener: TcpListener, router: Router, stop: CancellationToken, patience: Patience) {
-    let connections = Arc::new(Semaphore::new(max_connections()));
-    let graceful = GracefulShutdown::new();
-    let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(patience.idle).max_buf_size(MAX_HEAD_BYTES);
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .keep_alive_interval(Duration::from_secs(30))
-        .max_concurrent_streams(256)
-        .max_header_list_size(MAX_HEAD_BYTES as u32);
+pub async fn serve(
+    listener: TcpListener,
+    tls: Option<Arc<Tls>>,
+    router: Router,
+    stop: CancellationToken,
+    settings: Settings,
+) {
+    let places = Arc::new(Semaphore::new(settings.max_connections));
+    let connections = TaskTracker::new();
     loop {
         let accepted = tokio::select! {
             () = stop.cancelled() => break,
-            accepted = accept(&listener, &connections) => accepted,
+            accepted = accept(&listener, &places) => accepted,
         };
-        let Some((stream, permit)) = accepted else { continue };
-        // hyper waits for ever for the first bytes of a connection, which tell HTTP/1 from HTTP/2.
-        let asked = Arc::new(Notify::new());
-        let silent = {
-            let asked = asked.clone();
-            async move {
-                if timeout(patience.idle, asked.notified()).await.is_ok() {
-                    std::future::pending().await
-                }
+        let Some((stream, place)) = accepted else { continue };
+        let connection = Connection { router: router.clone(), stop: stop.clone(), settings };
+        let tls = tls.clone();
+        connections.spawn(async move {
+            match tls {
+                None => connection.serve(stream).await,
+                Some(tls) => match timeout(settings.patience.idle, tls.acceptor().accept(stream)).await {
+                    Ok(Ok(stream)) => connection.serve(stream).await,
+                    Ok(Err(error)) => tracing::debug!(%error, "TLS was not agreed on"),
+                    Err(_) => tracing::debug!("TLS was not agreed on in time"),
+                },
             }
-        };
-        let service = router.clone().map_request(move |request: http::Request<Incoming>| {
-            asked.notify_one();
-            Lingering::request(request).map(axum::body::Body::new)
-        });
-        let service = TowerToHyperService::new(service);
-        let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
-        let watched = graceful.watch(connection);
-        tokio::spawn(async move {
-            tokio::select! {
-                ended = watched => {
-                    if let Err(error) = ended {
-                        tracing::debug!(error, "connection ended early");
-                    }
-                }
-                () = silent => tracing::debug!("no request came on a connection"),
-            }
-            drop(permit);
+            drop(place);
         });
     }
     drop(listener);
-    if timeout(patience.grace, graceful.shutdown()).await.is_err() {
+    connections.close();
+    if timeout(settings.patience.grace, connections.wait()).await.is_err() {
         tracing::warn!("requests were still under way after the grace time");
     }
 }
 
-async fn accept(
-    listener: &TcpListener,
-    connections: &Arc<Semaphore>,
-) -> Option<(tokio::net::TcpStream, tokio::sync::OwnedSemaphorePermit)> {
-    let permit = connections.clone().acquire_owned().await.ok()?;
+async fn accept(listener: &TcpListener, places: &Arc<Semaphore>) -> Option<(TcpStream, OwnedSemaphorePermit)> {
+    let place = places.clone().acquire_owned().await.ok()?;
     match listener.accept().await {
         Ok((stream, _)) => {
             // Chunks of a stream must not wait for one another; a socket that cannot do that still works.
             let _ = stream.set_nodelay(true);
-            Some((stream, permit))
+            Some((stream, place))
         }
         Err(error) => {
             // Out of descriptors, most likely: give others time to close theirs.
@@ -124,5 +116,114 @@ async fn accept(
             tokio::time::sleep(Duration::from_millis(100)).await;
             None
         }
+    }
+}
+
+/// One connection of a client.
+struct Connection {
+    router: Router,
+    stop: CancellationToken,
+    settings: Settings,
+}
+
+impl Connection {
+    async fn serve(self, stream: impl AsyncRead + AsyncWrite + Send + 'static) {
+        let Patience { idle, write, .. } = self.settings.patience;
+        let mut stream = TimeoutStream::new(stream);
+        stream.set_write_timeout(Some(write));
+
+        let activity = Arc::new(Activity::default());
+        let service = service_fn({
+            let activity = activity.clone();
+            move |request: Request<Incoming>| {
+                let busy = Busy::begin(activity.clone());
+                let router = self.router.clone();
+                let multiplexed = request.version() == Version::HTTP_2;
+                async move {
+                    let response: Response = router.oneshot(Lingering::request(request).map(Body::new)).await?;
+                    Ok::<_, std::convert::Infallible>(response.map(|body| {
+                        let body = if multiplexed { Body::new(Attended::new(body, write)) } else { body };
+                        Held::new(body, busy)
+                    }))
+                }
+            }
+        });
+
+        let builder = builder(&self.settings);
+        let connection = builder.serve_connection(TokioIo::new(Box::pin(stream)), service);
+        tokio::pin!(connection);
+        let mut leaving = false;
+        loop {
+            tokio::select! {
+                ended = connection.as_mut() => {
+                    if let Err(error) = ended {
+                        tracing::debug!(error, "connection ended early");
+                    }
+                    break;
+                }
+                () = self.stop.cancelled(), if !leaving => {}
+                // hyper has a limit for HTTP/1, but none for the first bytes, which tell HTTP/1 from HTTP/2, and none for
+                // an HTTP/2 connection that answers pings.
+                () = activity.idle_for(idle), if !leaving => tracing::debug!("an idle connection is closed"),
+            }
+            leaving = true;
+            connection.as_mut().graceful_shutdown();
+        }
+    }
+}
+
+fn builder(settings: &Settings) -> auto::Builder<TokioExecutor> {
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(settings.patience.idle)
+        .max_buf_size(settings.max_head_bytes);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(Duration::from_secs(30))
+        .max_concurrent_streams(256)
+        .max_header_list_size(u32::try_from(settings.max_head_bytes).unwrap_or(u32::MAX));
+    builder
+}
+
+/// Requests that are under way on one connection.
+#[derive(Default)]
+struct Activity {
+    under_way: AtomicUsize,
+    changed: Notify,
+}
+
+impl Activity {
+    /// Waits until nothing was under way for so long.
+    async fn idle_for(&self, idle: Duration) {
+        loop {
+            // Registered before the look, so that what happens in between is not missed.
+            let changed = self.changed.notified();
+            if self.under_way.load(Ordering::Relaxed) > 0 {
+                changed.await;
+            } else if timeout(idle, changed).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// A request under way, until the last byte of its answer.
+struct Busy(Arc<Activity>);
+
+impl Busy {
+    fn begin(activity: Arc<Activity>) -> Self {
+        activity.under_way.fetch_add(1, Ordering::Relaxed);
+        activity.changed.notify_waiters();
+        Busy(activity)
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.under_way.fetch_sub(1, Ordering::Relaxed);
+        self.0.changed.notify_waiters();
     }
 }

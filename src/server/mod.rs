@@ -2,36 +2,55 @@
 //!
 //! - [`app`]: everything a handler needs, built once.
 //! - [`routes`]: the list of routes. What is not on it is 404; nothing is forwarded by default.
-//! - [`surface`]: the routes that workers serve, and what the gateway must know of each.
-//! - [`forward`]: a client's request on its way: read, load, dispatch, pass the answer on.
+//! - [`surface`]: the routes with JSON bodies that workers serve, and what the gateway must know of each.
+//! - [`forward`]: a request to one of them on its way: read, load, dispatch.
 //! - [`resize`]: whether its images are brought to the model's size first.
 //! - [`terms`]: what a request asks of routing.
 //! - [`dispatch`]: from a loaded request to an answer: which worker, which way, and what next when that fails.
 //! - [`send`]: one prepared request to one worker: push, inline, and what a worker's refusal means.
-//! - [`models`], [`health`], [`warm`]: the small routes.
+//! - [`pass_on`]: a worker's answer becomes the client's.
+//! - [`relay`]: what goes to a worker as it comes: [`uploads`], [`responses`] that a worker keeps, [`extra`] routes.
+//! - [`models`]: which models there are, and who serves them.
+//! - [`health`], [`warm`]: the small routes.
+//! - [`admin`], [`reload`], [`status`], [`recent`]: what operators see and do.
+//! - [`deadline`], [`admission`]: how long a request may take, and how many there may be.
 //! - [`auth`], [`tenant`]: API keys; whose request it is.
 //! - [`body`], [`headers`]: reading bodies within limits; which headers cross.
 //! - [`linger`]: what becomes of a body that nobody wants.
-//! - [`answer`]: errors in OpenAI's shape, headers that every answer has.
-//! - [`listen`]: sockets, connection limits, shutdown.
+//! - [`answer`]: errors in the caller's dialect. [`debugging`]: what was done, for who may know.
+//! - [`listen`]: sockets, connection limits, shutdown; [`tls`]: certificates; [`held`]: answers that nobody reads.
 
+pub mod admin;
+pub mod admission;
 pub mod answer;
 pub mod app;
 pub mod auth;
 pub mod body;
+pub mod deadline;
+pub mod debugging;
 pub mod dispatch;
+pub mod extra;
 pub mod forward;
 pub mod headers;
 pub mod health;
+pub mod held;
 pub mod linger;
 pub mod listen;
 pub mod models;
+pub mod pass_on;
+pub mod recent;
+pub mod relay;
+pub mod reload;
 pub mod resize;
+pub mod responses;
 pub mod routes;
 pub mod send;
+pub mod status;
 pub mod surface;
 pub mod tenant;
 pub mod terms;
+pub mod tls;
+pub mod uploads;
 pub mod warm;
 
 pub use app::App;

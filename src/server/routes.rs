@@ -1,54 +1,106 @@
 //! The list of routes. What is not on it is 404: nothing reaches a worker that nobody thought of.
 
+use std::time::SystemTime;
+
 use axum::{
     Router,
     extract::{MatchedPath, Request, State},
     middleware::{self, Next},
     response::{IntoResponse, Response},
-    routing::{MethodRouter, get, post},
+    routing::{delete, get, post},
 };
-use http::{HeaderValue, StatusCode};
+use http::{HeaderValue, Method, StatusCode};
 use rand::RngCore;
 use tokio::time::Instant;
 
 use super::{
-    answer::Refusal,
+    admin, admission,
+    answer::{Dialect, Refusal},
     app::App,
+    extra::{ExtraRoute, extra},
     forward::forward,
     headers, health, models,
-    surface::{CHAT_COMPLETIONS, Surface},
+    recent::{ErrorCode, RecentError},
+    responses, status,
+    surface::SURFACES,
+    uploads::{UPLOADS, upload},
     warm,
 };
 use crate::observe;
 
-/// What clients reach.
-pub fn public(app: App) -> Router {
-    Router::new()
-        .route(CHAT_COMPLETIONS.path, on(&CHAT_COMPLETIONS))
+/// What clients reach; and, where that is asked for, what operators reach, under `/admin`.
+pub fn public(app: App, extra_routes: &[ExtraRoute], with_admin: bool) -> Router {
+    let mut api = Router::new()
         .route("/v1/models", get(models::models))
-        .route("/health", get(health::health))
-        .route("/ready", get(health::ready))
-        .fallback(|| async { Refusal::not_found() })
+        .route("/v1/models/{*id}", get(models::model).fallback(nothing_here))
+        .route("/v1/responses/{id}", get(responses::retrieve))
+        .route("/v1/responses/{id}/cancel", post(responses::cancel));
+    for surface in &SURFACES {
+        api = api.route(surface.path, post(move |state, request| forward(surface, state, request)));
+    }
+    for route in &UPLOADS {
+        api = api.route(route.path, post(move |state, request| upload(route, state, request)));
+    }
+    for route in extra_routes {
+        let handler = {
+            let route = route.clone();
+            move |state, request| extra(route, state, request)
+        };
+        // Validated: one of these three.
+        api = match route.method {
+            Method::GET => api.route(&route.path, get(handler)),
+            Method::DELETE => api.route(&route.path, delete(handler)),
+            _ => api.route(&route.path, post(handler)),
+        };
+    }
+    let api = api.route_layer(middleware::from_fn_with_state(app.clone(), admission::admit));
+    let mut router = api.route("/health", get(health::health)).route("/ready", get(health::ready));
+    if with_admin {
+        let guarded = operators().route_layer(middleware::from_fn_with_state(app.clone(), only_admins));
+        router = router.nest("/admin", guarded);
+    }
+    router
+        .fallback(nothing_here)
         .method_not_allowed_fallback(method_not_allowed)
-        .layer(middleware::from_fn(every_answer))
+        .layer(middleware::from_fn_with_state(app.clone(), every_answer))
         .with_state(app)
 }
 
 /// What operators reach, on a listener of its own.
 pub fn admin(app: App) -> Router {
-    Router::new()
-        .route("/metrics", get(metrics))
-        .route("/warm", post(warm::warm))
+    operators()
         .route("/health", get(health::health))
         .route("/ready", get(health::ready))
-        .fallback(|| async { Refusal::not_found() })
+        .fallback(nothing_here)
         .method_not_allowed_fallback(method_not_allowed)
         .with_state(app)
 }
 
-/// A surface's handler.
-fn on(surface: &'static Surface) -> MethodRouter<App> {
-    post(move |state, request| forward(surface, state, request))
+fn operators() -> Router<App> {
+    Router::new()
+        .route("/", get(status::page))
+        .route("/metrics", get(metrics))
+        .route("/warm", post(warm::warm))
+        .route("/workers", get(admin::list).post(admin::add))
+        .route("/workers/{id}", get(admin::show).delete(admin::remove))
+        .route("/workers/{id}/drain", post(admin::drain).delete(admin::undrain))
+        .route("/reload", post(admin::reload))
+}
+
+/// On the public listener, operators show a key that is marked as one of theirs.
+async fn only_admins(State(app): State<App>, request: Request, next: Next) -> Response {
+    match app.keys.check(request.headers()) {
+        Ok(rights) if rights.admin => next.run(request).await,
+        Ok(_) => {
+            let message = "This route needs an API key that is marked `admin`.";
+            Refusal::new(StatusCode::FORBIDDEN, "not_admin", message).into_response()
+        }
+        Err(refusal) => refusal.into_response(),
+    }
+}
+
+async fn nothing_here() -> Refusal {
+    Refusal::not_found()
 }
 
 async fn method_not_allowed() -> Refusal {
@@ -56,34 +108,70 @@ async fn method_not_allowed() -> Refusal {
 }
 
 async fn metrics(State(app): State<App>) -> impl IntoResponse {
+    ([(http::header::CONTENT_TYPE, "text/plain; version=0.0.4")], rendered(&app))
+}
+
+/// All metrics as they are now.
+pub(super) fn rendered(app: &App) -> String {
     if let Some(loader) = &app.loader {
         loader.observe();
     }
     for worker in app.registry.all().iter() {
+        observe::worker_in_flight(&worker.label, worker.in_flight());
         observe::worker_circuit(&worker.label, worker.circuit().openness());
         observe::landing_pinned(&worker.label, worker.landing().map_or(0, |landing| landing.pinned_bytes()));
         observe::landing_open(&worker.label, worker.landing().map_or(0, |landing| landing.open_generations()));
     }
+    observe::in_flight(app.places.taken());
     observe::budget("bodies", &app.bodies);
-    ([(http::header::CONTENT_TYPE, "text/plain; version=0.0.4")], app.metrics.render())
+    app.metrics.render()
 }
 
 /// Gives every request an id, every answer that id, and counts it.
-async fn every_answer(matched: Option<MatchedPath>, mut request: Request, next: Next) -> Response {
+async fn every_answer(
+    State(app): State<App>,
+    matched: Option<MatchedPath>,
+    mut request: Request,
+    next: Next,
+) -> Response {
     let start = Instant::now();
+    let dialect = Dialect::of_path(request.uri().path());
     let id = request.headers().get(headers::REQUEST_ID).filter(|id| is_sane(id)).cloned().unwrap_or_else(new_id);
     request.headers_mut().insert(headers::REQUEST_ID, id.clone());
     let mut response = next.run(request).await;
-    let route = match matched.as_ref().map(MatchedPath::as_str) {
-        Some(path) if path == CHAT_COMPLETIONS.path => CHAT_COMPLETIONS.name,
-        Some("/v1/models") => "models",
-        Some("/health" | "/ready") => "health",
-        _ => "other",
-    };
+    let route = matched.as_ref().map_or("other", |matched| name_of(matched.as_str()));
+    if let Some(ErrorCode(code)) = response.extensions().get() {
+        let (status, request_id) = (response.status().as_u16(), id.to_str().unwrap_or_default().to_owned());
+        app.recent.add(RecentError { at: SystemTime::now(), route, status, code, request_id });
+    }
+    if let Some(refusal) = response.extensions_mut().remove::<Refusal>()
+        && dialect != Dialect::OpenAi
+    {
+        let (mut parts, body) = refusal.answer(dialect).into_parts();
+        // Headers that are about the route, such as `allow`, stay.
+        for (name, value) in response.headers() {
+            if !parts.headers.contains_key(name) {
+                parts.headers.append(name, value.clone());
+            }
+        }
+        response = Response::from_parts(parts, body);
+    }
     observe::request(route, response.status().as_u16());
     observe::first_byte(route, start.elapsed());
     response.headers_mut().insert(headers::REQUEST_ID, id);
     response
+}
+
+/// What metrics call a route.
+fn name_of(path: &str) -> &'static str {
+    let surface = SURFACES.iter().find(|surface| surface.path == path).map(|surface| surface.name);
+    let upload = || UPLOADS.iter().find(|route| route.path == path).map(|route| route.name);
+    surface.or_else(upload).unwrap_or(match path {
+        "/health" | "/ready" => "health",
+        _ if path.starts_with("/v1/models") => "models",
+        _ if path.starts_with("/v1/responses/") => "responses",
+        _ => "other",
+    })
 }
 
 /// A client's id is kept if it can do no harm in logs.

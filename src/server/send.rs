@@ -12,21 +12,25 @@ use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnord
 use http::{HeaderMap, StatusCode};
 use tokio::time::Instant;
 
-use super::{app::App, surface::Surface};
+use super::{app::App, deadline::Deadline, surface::Surface};
 use crate::{
     media::{
         content::MediaId,
         picture::{Media, Picture},
         resize::SmartResize,
+        url_names::UrlIdentity,
     },
     observe,
-    request::{ClientRequest, rewrite::Edits},
+    request::{ClientRequest, OtherContent, rewrite::Edits},
     transfer::{Landing, LandingError, LandingSlot, Pin, PushError, PushReport, agent::PushRequest},
     worker::{Belief, Worker},
 };
 
 /// A refusal of our own plugin is short; what is longer is not one.
 const MAX_REFUSAL_BYTES: usize = 16 << 10;
+
+/// Of a data: URI of binary PPM.
+const INLINE_PREFIX: &str = "data:image/x-portable-pixmap;base64,";
 
 /// How pictures are to travel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,12 +118,18 @@ impl RefusalKind {
     }
 }
 
-/// A request whose images are loaded: `media[i]` is `request.images[i]`.
+/// A request whose media are loaded.
 pub struct LoadedRequest<'a> {
     pub surface: &'static Surface,
     pub body: &'a Bytes,
     pub request: &'a ClientRequest<'a>,
+    /// `media[i]` is `request.images[i]`.
     pub media: &'a [Media],
+    /// What each image is called.
+    pub names: &'a [MediaId],
+    /// What was fetched for `request.others[i]`, in frontend decoding; what goes as it is has nothing here.
+    pub others: &'a [Option<Bytes>],
+    pub deadline: Deadline,
     /// The rule by which its images were resized: workers of another one would make other pixels of them.
     pub resize: Option<SmartResize>,
 }
@@ -132,6 +142,9 @@ impl LoadedRequest<'_> {
 
     /// A worker has answered: it holds these pictures now.
     pub fn teach(&self, belief: &Belief) {
+        if !self.surface.fills_caches() {
+            return;
+        }
         for media in self.media {
             if let Media::Picture(picture) = media {
                 belief.learn(&picture.name);
@@ -157,7 +170,7 @@ pub async fn attempt(
     let Some(plan) = Plan::make(app, worker, request.media, way, belief.as_deref(), elsewhere).await else {
         return Attempt::NoRoom;
     };
-    let body = plan.edits(request).apply_off_thread(request.body).await;
+    let body = plan.edits(app, request).apply_off_thread(request.body).await;
     let Plan { slots, transfers, pushes: ready, known, .. } = plan;
     let mut times = SendTimes { prepare: start.elapsed(), ..SendTimes::default() };
     let landing = slots.first().map(|slot| slot.landing().clone());
@@ -347,36 +360,50 @@ impl Plan {
     }
 
     /// What becomes of the client's body: its images are replaced, all else stays as it came.
-    fn edits(&self, request: &LoadedRequest<'_>) -> Edits {
+    fn edits(&self, app: &App, request: &LoadedRequest<'_>) -> Edits {
         let mut edits = request.request.edits();
+        let by_url = request.media.is_empty() && app.url_names.identity == UrlIdentity::Immutable;
+        if by_url && request.surface.uuid {
+            for (part, id) in request.request.images.iter().zip(request.names) {
+                part.place.put_uuid(&mut edits, &id.to_string());
+            }
+        }
         for (part, media) in request.request.images.iter().zip(request.media) {
-            let span = part.url_span.clone();
+            let place = &part.place;
             match media {
                 Media::Original(original) => {
                     // The worker looks at the bytes, not at this type.
-                    let prefix = format!("\"data:{};base64,", original.format.media_type());
-                    edits.replace_with_base64(span, prefix, [original.bytes.clone(), Bytes::new()], "\"");
+                    let prefix = format!("data:{};base64,", original.format.media_type());
+                    place.put_base64(&mut edits, &prefix, [original.bytes.clone(), Bytes::new()]);
                 }
                 Media::Picture(picture) => {
                     let id = &picture.name.media_id;
                     match self.references.get(id) {
-                        _ if self.known.contains(id) => edits.replace(part.value_span.clone(), "null".into()),
+                        _ if self.known.contains(id) => place.put_null(&mut edits),
                         // References have no character that JSON would escape.
-                        Some(reference) => edits.replace(span, format!("\"{reference}\"")),
-                        None => inline(&mut edits, span, picture),
+                        Some(reference) => place.put_url(&mut edits, reference),
+                        None => {
+                            let header = picture.name.ppm_header();
+                            let pixels = Bytes::from_owner(picture.slot.clone());
+                            place.put_base64(&mut edits, INLINE_PREFIX, [header.into(), pixels]);
+                        }
                     }
-                    edits.replace(part.end..part.end, format!(",\"uuid\":\"{id}\""));
+                    if request.surface.uuid {
+                        place.put_uuid(&mut edits, &id.to_string());
+                    }
                 }
+            }
+        }
+        for (part, fetched) in request.request.others.iter().zip(request.others) {
+            if let (OtherContent::Url { span, .. }, Some(fetched)) = (&part.content, fetched) {
+                // Any type of this kind: the worker looks at the bytes.
+                let kind = if part.kind == "video_url" { "video/mp4" } else { "audio/wav" };
+                let parts = [fetched.clone(), Bytes::new()];
+                edits.replace_with_base64(span.clone(), format!("\"data:{kind};base64,"), parts, "\"");
             }
         }
         edits
     }
-}
-
-fn inline(edits: &mut Edits, span: std::ops::Range<usize>, picture: &Picture) {
-    let header = picture.name.ppm_header();
-    let pixels = Bytes::from_owner(picture.slot.clone());
-    edits.replace_with_base64(span, "\"data:image/x-portable-pixmap;base64,".into(), [header.into(), pixels], "\"");
 }
 
 #[cfg(test)]

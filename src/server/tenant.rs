@@ -8,13 +8,15 @@ use std::str::FromStr;
 
 use http::{HeaderMap, HeaderName, header::AUTHORIZATION};
 
+use super::headers::API_KEY;
+
 /// What tells tenants apart.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Tenancy {
     /// Nothing: all share.
     #[default]
     Shared,
-    /// The credentials in `Authorization`.
+    /// The credentials in `Authorization`, or in `x-api-key`, which says the same as `Bearer`.
     ApiKey,
     /// A header, set by whoever stands before the gateway. Requests without it are one tenant more.
     Header(HeaderName),
@@ -43,6 +45,10 @@ impl Tenancy {
             Tenancy::ApiKey => &AUTHORIZATION,
             Tenancy::Header(name) => name,
         };
+        if *self == Tenancy::ApiKey && !headers.contains_key(AUTHORIZATION) {
+            let keys = headers.get_all(API_KEY).iter();
+            return Some(keys.map(|key| line(&[b"Bearer ", key.as_bytes()].concat())).collect());
+        }
         // There may be several.
         Some(headers.get_all(name).iter().map(|value| line(value.as_bytes())).collect())
     }
@@ -83,6 +89,8 @@ mod tests {
         assert_eq!(header.of(&a), header.named("a"));
         assert_eq!(Tenancy::ApiKey.of(&a), Tenancy::ApiKey.of(&HeaderMap::new()));
         assert_ne!(Tenancy::ApiKey.of(&a), Tenancy::ApiKey.of(&b));
+        assert_eq!(Tenancy::ApiKey.of(&b), Tenancy::ApiKey.of(&headers(&[("x-api-key", b"k")])));
+        assert_ne!(Tenancy::ApiKey.of(&a), Tenancy::ApiKey.of(&headers(&[("x-api-key", b"k")])));
         assert_eq!(Tenancy::Shared.of(&b), None);
     }
 

@@ -22,4 +22,4 @@ pub use belief::Belief;
 pub use changes::Change;
 pub use client::WorkerClient;
 pub use registry::Registry;
-pub use state::{InFlight, Worker, WorkerId, WorkerUrlError};
+pub use state::{InFlight, Worker, WorkerId, WorkerSettings, WorkerUrlError};

@@ -12,8 +12,7 @@ use url::Url;
 
 use super::{
     changes::{Change, Changes},
-    circuit::CircuitSettings,
-    state::{Worker, WorkerId, WorkerUrlError},
+    state::{Worker, WorkerId, WorkerSettings, WorkerUrlError},
 };
 
 /// The workers, in the order in which they were added. Cheap to clone.
@@ -23,28 +22,28 @@ pub struct Registry(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     workers: ArcSwap<Vec<Arc<Worker>>>,
-    circuit: CircuitSettings,
+    settings: WorkerSettings,
     changes: Arc<Changes>,
     /// Held by whoever changes the list; the id of the next worker.
     next_id: Mutex<u32>,
 }
 
-/// What a new list of workers has changed.
+/// How many workers an update has changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Replaced {
+pub struct Updated {
     pub added: usize,
     pub removed: usize,
 }
 
 impl Registry {
-    pub fn new(urls: &[String], circuit: CircuitSettings) -> Result<Self, WorkerUrlError> {
+    pub fn new(urls: &[String], settings: WorkerSettings) -> Result<Self, WorkerUrlError> {
         let registry = Registry(Arc::new(Inner {
             workers: ArcSwap::default(),
-            circuit,
+            settings,
             changes: Arc::default(),
             next_id: Mutex::new(0),
         }));
-        registry.replace(urls)?;
+        registry.update(&[], urls)?;
         Ok(registry)
     }
 
@@ -86,34 +85,36 @@ impl Registry {
         Some(worker)
     }
 
-    /// Makes the list be of these workers: those that stay are not touched. A list with a mistake changes nothing.
-    pub fn replace(&self, urls: &[String]) -> Result<Replaced, WorkerUrlError> {
+    /// Follows a list that was `before` and is `now`: adds who is new on it, and removes who is no longer on it. Whoever
+    /// else is here stays. A list with a mistake changes nothing.
+    pub fn update(&self, before: &[String], now: &[String]) -> Result<Updated, WorkerUrlError> {
         let mut next_id = self.changing();
-        let mut bases: Vec<Url> = Vec::with_capacity(urls.len());
-        for url in urls {
+        let mut bases: Vec<Url> = Vec::with_capacity(now.len());
+        for url in now {
             let base = Worker::parse_url(url)?;
             if bases.contains(&base) {
                 return Err(WorkerUrlError::Twice(url.clone()));
             }
             bases.push(base);
         }
-        let before = self.all();
-        let mut replaced = Replaced::default();
+        let before: Vec<Url> = before.iter().filter_map(|url| Worker::parse_url(url).ok()).collect();
+        let here = self.all();
+        let mut updated = Updated::default();
         for base in &bases {
-            if !before.iter().any(|worker| worker.base() == base) {
+            if !before.contains(base) && !here.iter().any(|worker| worker.base() == base) {
                 self.join(&mut next_id, base.clone());
-                replaced.added += 1;
+                updated.added += 1;
             }
         }
-        for worker in before.iter().filter(|worker| !bases.contains(worker.base())) {
+        for worker in here.iter().filter(|worker| before.contains(worker.base()) && !bases.contains(worker.base())) {
             self.leave(worker);
-            replaced.removed += 1;
+            updated.removed += 1;
         }
-        Ok(replaced)
+        Ok(updated)
     }
 
     fn join(&self, next_id: &mut u32, base: Url) -> Arc<Worker> {
-        let worker = Worker::new(WorkerId(*next_id), base, self.0.circuit, self.0.changes.clone());
+        let worker = Worker::new(WorkerId(*next_id), base, self.0.settings, self.0.changes.clone());
         *next_id += 1;
         let mut workers = Vec::clone(&self.all());
         workers.push(worker.clone());
@@ -139,10 +140,10 @@ impl Registry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::worker::circuit::Outcome;
+    use crate::worker::circuit::{CircuitSettings, Outcome};
 
     fn registry(urls: &[&str]) -> Result<Registry, WorkerUrlError> {
-        Registry::new(&owned(urls), CircuitSettings::default())
+        Registry::new(&owned(urls), WorkerSettings::default())
     }
 
     fn owned(urls: &[&str]) -> Vec<String> {
@@ -177,11 +178,11 @@ mod tests {
     }
 
     #[test]
-    fn a_new_list_leaves_alone_who_stays_and_never_gives_an_id_again() {
+    fn an_update_leaves_alone_who_stays_and_never_gives_an_id_again() {
         let registry = registry(&["http://a:1", "http://b:1"]).unwrap();
         let b = registry.get(WorkerId(1)).unwrap();
-        let replaced = registry.replace(&owned(&["http://b:1/", "http://c:1"])).unwrap();
-        assert_eq!(replaced, Replaced { added: 1, removed: 1 });
+        let updated = registry.update(&owned(&["http://a:1", "http://b:1"]), &owned(&["http://b:1/", "http://c:1"]));
+        assert_eq!(updated, Ok(Updated { added: 1, removed: 1 }));
         assert_eq!(labels(&registry), ["b:1", "c:1"]);
         assert!(Arc::ptr_eq(&registry.get(WorkerId(1)).unwrap(), &b));
         assert!(registry.get(WorkerId(0)).is_none());
@@ -190,11 +191,34 @@ mod tests {
     }
 
     #[test]
-    fn a_list_with_a_mistake_changes_nothing() {
+    fn an_update_does_not_undo_what_was_done_beside_the_list() {
+        let list = owned(&["http://a:1", "http://b:1"]);
+        let registry = Registry::new(&list, WorkerSettings::default()).unwrap();
+        registry.add("http://extra:1").unwrap();
+        registry.remove(WorkerId(0)).unwrap();
+        assert_eq!(registry.update(&list, &list), Ok(Updated::default()));
+        assert_eq!(labels(&registry), ["b:1", "extra:1"]);
+    }
+
+    #[test]
+    fn an_update_with_a_mistake_changes_nothing() {
         let registry = registry(&["http://a:1"]).unwrap();
-        assert!(registry.replace(&owned(&["http://b:1", "nonsense"])).is_err());
-        assert!(registry.replace(&owned(&["http://b:1", "http://b:1"])).is_err());
+        let before = owned(&["http://a:1"]);
+        assert!(registry.update(&before, &owned(&["http://b:1", "nonsense"])).is_err());
+        assert!(registry.update(&before, &owned(&["http://b:1", "http://b:1"])).is_err());
         assert_eq!(labels(&registry), ["a:1"]);
+    }
+
+    #[test]
+    fn a_worker_has_no_more_requests_than_it_may() {
+        let settings = WorkerSettings { max_requests: 2, ..WorkerSettings::default() };
+        let registry = Registry::new(&owned(&["http://a:1"]), settings).unwrap();
+        let worker = registry.all()[0].clone();
+        worker.set_healthy(true);
+        let (first, _second) = (worker.enter().unwrap(), worker.enter().unwrap());
+        assert!(worker.enter().is_none() && worker.is_full() && !worker.is_available());
+        drop(first);
+        assert!(worker.is_available() && worker.enter().is_some());
     }
 
     #[test]

@@ -30,6 +30,20 @@ pub enum WorkerUrlError {
     Twice(String),
 }
 
+/// What each worker may be given, and when it is left alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WorkerSettings {
+    /// Requests at once.
+    pub max_requests: usize,
+    pub circuit: CircuitSettings,
+}
+
+impl Default for WorkerSettings {
+    fn default() -> Self {
+        WorkerSettings { max_requests: 1024, circuit: CircuitSettings::default() }
+    }
+}
+
 /// Names a worker for as long as the gateway runs: counted from 0, and never given again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkerId(pub u32);
@@ -59,6 +73,7 @@ pub struct Worker {
     draining: AtomicBool,
     circuit: Circuit,
     in_flight: AtomicUsize,
+    max_in_flight: usize,
     /// Woken when the last request has left.
     idle: Notify,
     landing: ArcSwapOption<Landing>,
@@ -85,7 +100,9 @@ impl Worker {
             && base.query().is_none()
             && base.fragment().is_none();
         if !plain || base.host_str().is_none() || base.port_or_known_default().is_none() {
-            return Err(WorkerUrlError::Shape(text.into()));
+            // What is shown must not show a password.
+            let _ = base.set_username("").and_then(|()| base.set_password(None));
+            return Err(WorkerUrlError::Shape(base.into()));
         }
         if !base.path().ends_with('/') {
             base.set_path(&format!("{}/", base.path()));
@@ -93,7 +110,7 @@ impl Worker {
         Ok(base)
     }
 
-    pub(super) fn new(id: WorkerId, base: Url, circuit: CircuitSettings, changes: Arc<Changes>) -> Arc<Self> {
+    pub(super) fn new(id: WorkerId, base: Url, settings: WorkerSettings, changes: Arc<Changes>) -> Arc<Self> {
         let label =
             format!("{}:{}", base.host_str().unwrap_or_default(), base.port_or_known_default().unwrap_or_default());
         Arc::new_cyclic(|me| Worker {
@@ -103,8 +120,9 @@ impl Worker {
             healthy: AtomicBool::new(false),
             was_healthy: AtomicBool::new(false),
             draining: AtomicBool::new(false),
-            circuit: Circuit::new(circuit),
+            circuit: Circuit::new(settings.circuit),
             in_flight: AtomicUsize::new(0),
+            max_in_flight: settings.max_requests,
             idle: Notify::new(),
             landing: ArcSwapOption::empty(),
             belief: ArcSwapOption::empty(),
@@ -140,9 +158,9 @@ impl Worker {
         }
     }
 
-    /// Whether it may be given new requests: alive, not draining, its circuit not open.
+    /// Whether it may be given new requests: alive, not draining, not full, its circuit not open.
     pub fn is_available(&self) -> bool {
-        self.is_healthy() && !self.is_draining() && self.circuit.lets_pass(Instant::now())
+        self.is_healthy() && !self.is_draining() && !self.is_full() && self.circuit.lets_pass(Instant::now())
     }
 
     /// Whether its last health check succeeded, and no connection to it has failed since.
@@ -192,11 +210,20 @@ impl Worker {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    /// Counts a request until the guard is dropped. `None` if the circuit lets none pass now.
+    /// Whether it has as many requests as it may.
+    pub fn is_full(&self) -> bool {
+        self.in_flight() >= self.max_in_flight
+    }
+
+    /// Counts a request until the guard is dropped. `None` if the circuit lets none pass now, or the worker is full.
     pub fn enter(self: &Arc<Self>) -> Option<InFlight> {
-        let pass = self.circuit.pass(Instant::now())?;
-        self.in_flight.fetch_add(1, Ordering::Relaxed);
-        Some(InFlight { worker: self.clone(), pass: Some(pass) })
+        // Counted first, so that no two see the last place free; given back on drop if there was none.
+        let before = self.in_flight.fetch_add(1, Ordering::Relaxed);
+        let mut in_flight = InFlight { worker: self.clone(), pass: None, answer_by: None };
+        if before < self.max_in_flight {
+            in_flight.pass = self.circuit.pass(Instant::now());
+        }
+        in_flight.pass.is_some().then_some(in_flight)
     }
 
     /// Waits until no request is on it.
@@ -283,6 +310,7 @@ pub struct InFlight {
     worker: Arc<Worker>,
     /// `None` once an outcome was recorded.
     pass: Option<Pass>,
+    answer_by: Option<tokio::time::Instant>,
 }
 
 impl InFlight {
@@ -293,6 +321,12 @@ impl InFlight {
         }
     }
 
+    /// If there is no outcome by then, that is a failure of the worker's. `None`: whoever leaves, leaves for reasons of
+    /// their own.
+    pub fn must_answer_by(&mut self, deadline: Option<tokio::time::Instant>) {
+        self.answer_by = deadline;
+    }
+
     pub fn worker(&self) -> &Arc<Worker> {
         &self.worker
     }
@@ -300,7 +334,8 @@ impl InFlight {
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        self.ended(Outcome::Unknown);
+        let late = self.answer_by.is_some_and(|deadline| tokio::time::Instant::now() >= deadline);
+        self.ended(if late { Outcome::Failure } else { Outcome::Unknown });
         if self.worker.in_flight.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.worker.idle.notify_waiters();
         }

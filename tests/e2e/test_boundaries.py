@@ -26,7 +26,6 @@ QUESTION = text("What is it?")
         ("GET", "/load"),
         ("GET", "/kv_event_sources"),
         ("GET", "/openapi.json"),
-        ("POST", "/tokenize"),
         ("POST", "/v1/load_lora_adapter"),
         ("POST", "/inference/v1/generate"),
         ("POST", "/reset_prefix_cache"),

@@ -6,7 +6,7 @@ use super::support::{
     bodies,
     gateway::Gateway,
     soon,
-    worker::{self, FakeWorker},
+    worker::{self, FakeWorker, LAST_CHUNK, SSE_HEAD, chunk},
 };
 
 /// A request of its own, which may go to any worker.
@@ -64,4 +64,193 @@ async fn a_worker_that_recovers_is_tried_with_one_request_and_taken_back() {
     let asked = tokio::spawn(gateway.request(request(8)).send());
     worker.next().await.answer(worker::ok_json("{}")).await;
     assert_eq!(asked.await.unwrap().unwrap().status(), 200);
+}
+
+#[tokio::test]
+async fn a_worker_that_says_it_cannot_now_is_not_the_last_one_asked() {
+    let (busy, sound) = (
+        FakeWorker::answering(|_| worker::json("503 Service Unavailable", r#"{"busy":1}"#)).await,
+        FakeWorker::start().await,
+    );
+    let gateway = Gateway::passthrough(&busy.url(), &["--worker", &sound.url()]).await;
+    gateway.log.wait_for_another("worker health changed", 1).await;
+    for number in 0..20 {
+        assert_eq!(gateway.chat(request(number)).await.0, 200);
+    }
+    assert!(!busy.seen().is_empty(), "none of 20 was its own");
+    // Where there is no other, its answer is the answer.
+    let alone = Gateway::passthrough(&busy.url(), &[]).await;
+    assert_eq!(alone.chat(request(0)).await, (503, serde_json::json!({"busy": 1})));
+}
+
+#[tokio::test]
+async fn a_request_that_takes_too_long_is_504_and_leaves_its_worker() {
+    let worker = FakeWorker::by_hand().await;
+    let gateway = Gateway::passthrough(&worker.url(), &[]).await;
+    let asked = tokio::spawn(gateway.request(request(0)).header("x-request-timeout", "0.3").send());
+    let exchange = worker.next().await;
+    let response = asked.await.unwrap().unwrap();
+    assert_eq!(response.status(), 504);
+    let answer: serde_json::Value = serde_json::from_slice(&response.bytes().await.unwrap()).unwrap();
+    assert_eq!(answer["error"]["code"], "deadline_exceeded");
+    exchange.closed().await;
+
+    let refused = gateway.request(request(0)).header("x-request-timeout", "soon").send().await.unwrap();
+    assert_eq!(refused.status(), 400);
+    assert_eq!(gateway.log.count("circuit opened"), 0, "a client's impatience says nothing of the worker");
+}
+
+#[tokio::test]
+async fn a_stream_that_has_begun_has_no_deadline() {
+    let worker = FakeWorker::by_hand().await;
+    let gateway = Gateway::passthrough(&worker.url(), &["--request-timeout-ms", "400"]).await;
+    let asked = tokio::spawn(gateway.request(request(0)).send());
+    let mut exchange = worker.next().await;
+    exchange.write(format!("{SSE_HEAD}{}", chunk("data: 1\n\n"))).await;
+    let response = asked.await.unwrap().unwrap();
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    exchange.write(format!("{}{LAST_CHUNK}", chunk("data: 2\n\n"))).await;
+    assert_eq!(&response.bytes().await.unwrap()[..], b"data: 1\n\ndata: 2\n\n");
+}
+
+#[tokio::test]
+async fn a_worker_that_answers_no_request_in_time_is_left_alone() {
+    let worker = FakeWorker::by_hand().await;
+    let flags = ["--request-timeout-ms", "100", "--circuit-failures", "2"];
+    let gateway = Gateway::passthrough(&worker.url(), &flags).await;
+    for number in 0..2 {
+        let (status, answer) = gateway.chat(request(number)).await;
+        assert_eq!((status, answer["error"]["code"].as_str()), (504, Some("deadline_exceeded")));
+    }
+    gateway.log.wait_for("circuit opened").await;
+    assert_eq!(gateway.chat(request(2)).await.0, 503);
+}
+
+#[tokio::test]
+async fn a_client_that_stops_reading_holds_no_worker() {
+    let worker = FakeWorker::by_hand().await;
+    let gateway = Gateway::passthrough(&worker.url(), &["--write-timeout-ms", "300"]).await;
+    let mut client = gateway.raw().await;
+    client.post("/v1/chat/completions", "", &bodies::plain()).await;
+    let mut exchange = worker.next().await;
+    exchange.write(SSE_HEAD).await;
+    client.answer_head().await;
+    // It stays connected, and reads no more.
+    flood(&mut exchange).await;
+    exchange.closed_after_flood().await;
+    drop(client);
+}
+
+#[tokio::test]
+async fn a_stream_of_http2_that_nobody_reads_holds_no_worker_while_others_on_its_connection_go_on() {
+    let worker = FakeWorker::by_hand().await;
+    let gateway = Gateway::passthrough(&worker.url(), &["--write-timeout-ms", "300"]).await;
+    let stream = tokio::net::TcpStream::connect(gateway.public).await.unwrap();
+    let (client, connection) = h2::client::handshake(stream).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let mut client = client.ready().await.unwrap();
+    let post = || {
+        let request = http::Request::post(gateway.url("/v1/chat/completions"));
+        request.header("content-type", "application/json").body(()).unwrap()
+    };
+    let (response, mut body) = client.send_request(post(), false).unwrap();
+    body.send_data(bodies::plain().into(), true).unwrap();
+    let mut exchange = worker.next().await;
+    exchange.write(SSE_HEAD).await;
+    // Its window is never opened again.
+    let unread = soon("a head", response).await.unwrap();
+    flood(&mut exchange).await;
+    exchange.closed_after_flood().await;
+
+    let mut client = client.ready().await.unwrap();
+    let (response, mut body) = client.send_request(post(), false).unwrap();
+    body.send_data(bodies::plain().into(), true).unwrap();
+    worker.next().await.answer(worker::ok_json("{}")).await;
+    assert_eq!(soon("an answer", response).await.unwrap().status(), 200);
+    drop(unread);
+    connection.abort();
+}
+
+/// Writes until nothing goes any more.
+async fn flood(exchange: &mut worker::Exchange) {
+    let piece = chunk(&"x".repeat(1 << 18));
+    while let Ok(Ok(())) = tokio::time::timeout(Duration::from_secs(1), exchange.try_write(&piece)).await {}
+}
+
+#[tokio::test]
+async fn a_connection_of_http2_on_which_nothing_happens_is_closed() {
+    let worker = FakeWorker::by_hand().await;
+    let gateway = Gateway::passthrough(&worker.url(), &["--idle-timeout-ms", "300"]).await;
+    let stream = tokio::net::TcpStream::connect(gateway.public).await.unwrap();
+    let (client, connection) = h2::client::handshake(stream).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let mut client = client.ready().await.unwrap();
+    let request = http::Request::post(gateway.url("/v1/chat/completions")).body(()).unwrap();
+    let (response, mut body) = client.send_request(request, false).unwrap();
+    body.send_data(bodies::plain().into(), true).unwrap();
+    // A request under way is not idleness.
+    let exchange = worker.next().await;
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    exchange.answer(worker::ok_json("{}")).await;
+    let answer = soon("an answer", response).await.unwrap();
+    assert_eq!(answer.status(), 200);
+    drop(answer);
+    soon("the end of the connection", connection).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn more_requests_than_the_gateway_may_have_are_refused_at_once_and_told_when_to_come_back() {
+    let worker = FakeWorker::by_hand().await;
+    let gateway = Gateway::passthrough(&worker.url(), &["--max-requests", "1"]).await;
+    let first = tokio::spawn(gateway.request(request(0)).send());
+    let exchange = worker.next().await;
+    let refused = gateway.request(request(1)).send().await.unwrap();
+    assert_eq!(refused.status(), 503);
+    assert_eq!(refused.headers()["retry-after"], "1");
+    let refused: serde_json::Value = serde_json::from_slice(&refused.bytes().await.unwrap()).unwrap();
+    assert_eq!(refused["error"]["code"], "gateway_overloaded");
+    assert_eq!(gateway.get("/ready").await.status(), 200, "probes need no place");
+    exchange.answer(worker::ok_json("{}")).await;
+    assert_eq!(&first.await.unwrap().unwrap().bytes().await.unwrap()[..], b"{}");
+    let second = tokio::spawn(gateway.request(request(2)).send());
+    worker.next().await.answer(worker::ok_json("{}")).await;
+    assert_eq!(second.await.unwrap().unwrap().status(), 200);
+}
+
+#[tokio::test]
+async fn a_worker_that_is_full_gets_no_more_and_where_all_are_full_clients_hear_of_it() {
+    let (slow, other) = (FakeWorker::by_hand().await, FakeWorker::by_hand().await);
+    let gateway = Gateway::passthrough(&slow.url(), &["--worker", &other.url(), "--max-worker-requests", "2"]).await;
+    gateway.log.wait_for_another("worker health changed", 1).await;
+    let mut under_way = Vec::new();
+    for number in 0..4 {
+        let asked = tokio::spawn(gateway.request(request(number)).send());
+        tokio::select! {
+            exchange = slow.next() => under_way.push((asked, exchange)),
+            exchange = other.next() => under_way.push((asked, exchange)),
+        }
+    }
+    assert_eq!((slow.seen().len(), other.seen().len()), (2, 2));
+    let (status, answer) = gateway.chat(request(4)).await;
+    assert_eq!((status, answer["error"]["code"].as_str()), (503, Some("workers_overloaded")));
+    for (asked, exchange) in under_way {
+        exchange.answer(worker::ok_json("{}")).await;
+        assert_eq!(asked.await.unwrap().unwrap().status(), 200);
+    }
+}
+
+#[tokio::test]
+async fn heads_and_connections_have_limits_of_the_operators_choice() {
+    // Not asked whether it is ready, since the client that asks opens connections in advance.
+    let flags = ["--worker", "http://127.0.0.1:1", "--max-header-bytes", "8KiB", "--max-connections", "1"];
+    let gateway = Gateway::start(&flags, &[]).await;
+    let long = format!("GET /health HTTP/1.1\r\nHost: x\r\nX-Long: {}\r\n\r\n", "a".repeat(20_000));
+    let answer = gateway.exchange(long).await;
+    assert_eq!(answer.status(), 431);
+    let (mut first, mut second) = (gateway.raw().await, gateway.raw().await);
+    let health = "GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    second.send(health).await;
+    first.send(health).await;
+    // Whichever is accepted first, the other one waits for it, and both are served.
+    assert_eq!((first.answer().await.status(), second.answer().await.status()), (200, 200));
 }

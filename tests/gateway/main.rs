@@ -10,18 +10,26 @@
 
 mod support;
 
+mod administration;
 mod cases;
 mod decoding;
+mod encryption;
 mod failures;
 mod hostile_clients;
 mod hostile_workers;
+mod inspect;
 mod keys;
 mod landing;
 mod lanes;
 mod life_cycle;
+mod many_streams;
 mod passthrough;
 mod pushed_requests;
+mod pushed_surfaces;
 mod refusals;
 mod resizing;
 mod routes;
 mod stalls;
+mod stateful;
+mod surfaces;
+mod uploads;

@@ -135,22 +135,20 @@ async fn a_query_does_not_reach_the_worker() {
 
 #[tokio::test]
 async fn models_are_those_of_all_healthy_workers_each_once() {
-    let models = |names: &'static str| {
-        FakeWorker::answering(move |request| {
-            assert_eq!(request.start, "GET /v1/models HTTP/1.1");
-            let entries: Vec<_> = names.split(',').map(|name| format!(r#"{{"id":"{name}","x":1}}"#)).collect();
-            super::support::worker::ok_json(&format!(r#"{{"object":"list","data":[{}]}}"#, entries.join(",")))
-        })
-    };
-    let (one, two) = (models("a,b").await, models("b,c").await);
+    let (one, two) = (FakeWorker::start().await, FakeWorker::start().await);
+    one.set_models(&["a", "b/x"]);
+    two.set_models(&["b/x", "c"]);
     let gateway = Gateway::passthrough(&one.url(), &["--worker", &two.url()]).await;
     gateway.log.wait_for_another("worker health changed", 1).await;
     let list: serde_json::Value =
         serde_json::from_slice(&gateway.get("/v1/models").await.bytes().await.unwrap()).unwrap();
     assert_eq!(list["object"], "list");
     let ids: Vec<_> = list["data"].as_array().unwrap().iter().map(|model| model["id"].as_str().unwrap()).collect();
-    assert_eq!(ids, ["a", "b", "c"]);
+    assert_eq!(ids, ["a", "b/x", "c"]);
     assert_eq!(list["data"][0]["x"], 1, "entries pass as they are");
+    for (id, status) in [("c", 200), ("b/x", 200), ("b%2Fx", 200), ("d", 404)] {
+        assert_eq!(gateway.get(&format!("/v1/models/{id}")).await.status(), status, "{id}");
+    }
 }
 
 #[tokio::test]

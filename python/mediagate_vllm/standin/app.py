@@ -22,6 +22,7 @@ from ..settings import Settings
 from ..supervisor import Supervisor
 from . import images
 from .cache import Facts, UuidCache
+from .surfaces import SURFACES, Messages, Responses
 
 VERSION = "0.1.0"
 ERROR_TYPES = {
@@ -187,24 +188,47 @@ def build(options: Options, settings: Settings) -> FastAPI:
     if options.nixl:
         app.include_router(attach_routes(lambda: standin.landing))
 
-    @app.post("/v1/chat/completions", response_model=None)
-    async def chat(request: Request) -> Response:
-        standin.running += 1
+    async def read(request: Request) -> dict[str, Any]:
         try:
             body = json.loads(await request.body())
-            if not isinstance(body, dict):
-                raise Failure(400, "the body must be a JSON object")
-            if body.get("model") not in (None, options.model):
-                raise Failure(404, f"The model `{body['model']}` does not exist.")
-            seeing = [standin.see(i, part) for i, part in enumerate(_image_parts(body))]
-            seen = await _while_connected(request, asyncio.gather(*seeing))
         except ValueError:
-            return _failed(Failure(400, "the body is not JSON"))
-        except Failure as failure:
-            return _failed(failure)
+            raise Failure(400, "the body is not JSON") from None
+        if not isinstance(body, dict):
+            raise Failure(400, "the body must be a JSON object")
+        if body.get("model") not in (None, options.model):
+            raise Failure(404, f"The model `{body['model']}` does not exist.")
+        return body
+
+    async def look(request: Request, parts: Iterator[dict[str, Any]]) -> str:
+        """What the images show, as the text of an answer."""
+        standin.running += 1
+        try:
+            seeing = [standin.see(i, part) for i, part in enumerate(parts)]
+            return json.dumps({"images": await _while_connected(request, asyncio.gather(*seeing))})
         finally:
             standin.running -= 1
-        text = json.dumps({"images": seen})
+
+    def serve(surface: Responses | Messages) -> None:
+        @app.post(surface.path, response_model=None)
+        async def answer(request: Request) -> Response:
+            try:
+                text = await look(request, surface.images(await read(request)))
+            except Failure as failure:
+                kind = ERROR_TYPES.get(failure.status, "Error")
+                refusal = surface.refusal(failure.message, kind, failure.status, failure.param)
+                return JSONResponse(refusal, failure.status)
+            return JSONResponse(surface.answer(options.model, text))
+
+    for surface in SURFACES:
+        serve(surface)
+
+    @app.post("/v1/chat/completions", response_model=None)
+    async def chat(request: Request) -> Response:
+        try:
+            body = await read(request)
+            text = await look(request, _image_parts(body))
+        except Failure as failure:
+            return _failed(failure)
         head = {"id": f"chatcmpl-{uuid4().hex}", "created": int(time.time()), "model": options.model}
         if body.get("stream"):
             return StreamingResponse(_stream(head, text), media_type="text/event-stream")

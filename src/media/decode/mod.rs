@@ -15,6 +15,7 @@
 mod bmp;
 mod bytes;
 mod colour;
+mod describe;
 mod error;
 mod gif;
 mod ico;

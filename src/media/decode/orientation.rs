@@ -48,6 +48,11 @@ impl Orientation {
         }
     }
 
+    /// The value of a tag that says so.
+    pub(super) fn value(self) -> u8 {
+        self as u8 + 1
+    }
+
     /// The orientation by a file's EXIF block and XMP packet.
     pub(super) fn from_metadata(exif: Option<&[u8]>, xmp: Option<&[u8]>) -> Self {
         let from_xmp = || xmp.and_then(xmp_orientation).unwrap_or_default();

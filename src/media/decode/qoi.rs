@@ -12,7 +12,7 @@ const SCRATCH_BYTES: usize = 1 << 10;
 /// What is kept of the header.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
-    has_alpha: bool,
+    pub(super) has_alpha: bool,
 }
 
 pub(super) fn probe(bytes: &[u8]) -> Result<Found, DecodeError> {

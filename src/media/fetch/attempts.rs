@@ -6,7 +6,7 @@ use super::error::FetchError;
 use super::freshness::Freshness;
 use super::hop::{Hop, Want};
 use super::retry::back_off;
-use super::{Fetched, Fetcher};
+use super::{Fetched, Fetcher, Trail};
 use crate::media::source::HttpUrl;
 
 /// What a fetch came to.
@@ -16,19 +16,30 @@ pub(super) enum Outcome {
 }
 
 impl Fetcher {
-    pub(super) async fn run(&self, url: &HttpUrl, want: Want<'_>) -> Result<Outcome, FetchError> {
+    pub(super) async fn run(
+        &self,
+        url: &HttpUrl,
+        want: Want<'_>,
+        trail: Option<&Trail>,
+    ) -> Result<Outcome, FetchError> {
         let deadline = Instant::now() + self.config.total_timeout;
-        timeout_at(deadline, self.attempts(url, want, deadline))
+        timeout_at(deadline, self.attempts(url, want, deadline, trail))
             .await
             .unwrap_or(Err(FetchError::TotalTimeout(self.config.total_timeout)))
     }
 
     /// Tries again what is transient, if there is time for it. An attempt starts at the first URL: a redirect may lead
     /// elsewhere next time.
-    async fn attempts(&self, url: &HttpUrl, want: Want<'_>, deadline: Instant) -> Result<Outcome, FetchError> {
+    async fn attempts(
+        &self,
+        url: &HttpUrl,
+        want: Want<'_>,
+        deadline: Instant,
+        trail: Option<&Trail>,
+    ) -> Result<Outcome, FetchError> {
         let mut retries = 0;
         loop {
-            let error = match self.follow(url, want, deadline, retries).await {
+            let error = match self.follow(url, want, deadline, retries, trail).await {
                 Err(error) if error.is_transient() && retries < self.config.max_retries => error,
                 result => return result,
             };
@@ -49,6 +60,7 @@ impl Fetcher {
         want: Want<'_>,
         deadline: Instant,
         retries: u32,
+        trail: Option<&Trail>,
     ) -> Result<Outcome, FetchError> {
         let mut url = url.clone();
         let mut redirects = 0;
@@ -57,6 +69,9 @@ impl Fetcher {
         let behind =
             |freshness: Freshness, path: Option<Freshness>| path.map_or(freshness, |path| freshness.behind(path));
         loop {
+            if let Some(trail) = trail {
+                trail.add(&url);
+            }
             let hop = self.hop(&url, want, deadline).await.inspect_err(|error| {
                 if let FetchError::Refused(refusal) = error {
                     tracing::info!(%url, %refusal, redirects, "the fetch policy refuses an image");

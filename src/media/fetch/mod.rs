@@ -12,7 +12,7 @@
 //! 5. A redirect becomes the URL of the next hop (`redirect`) and starts at step 1. An image is counted while it is read
 //!    (`body`), and again while a content coding is undone that nobody asked for (`coding`).
 //!
-//! One time limit covers all of it, waiting and resolving included. Dropping the future of a fetch closes its connection at once.
+//! `trail` tells whoever asks which URLs it went to. One time limit covers all of it, waiting and resolving included. Dropping the future of a fetch closes its connection at once.
 //!
 //! # Why hyper and not reqwest
 //!
@@ -39,6 +39,7 @@ mod pool;
 mod redirect;
 mod resolver;
 mod retry;
+mod trail;
 mod turns;
 
 use std::num::NonZeroUsize;
@@ -54,6 +55,7 @@ pub use error::{Cause, FetchError};
 pub use freshness::{Freshness, Validators};
 pub use policy::PolicyRefusal;
 pub use resolver::{Answer, Resolve};
+pub use trail::Trail;
 
 use self::attempts::Outcome;
 use self::connect::Connector;
@@ -90,6 +92,8 @@ pub struct Fetched {
     pub retries: u32,
     /// Whether `bytes` is all of it. Always so, but for [`Fetcher::fetch_prefix`].
     pub is_whole: bool,
+    /// Whether the origin sent no more than was asked for: it knows ranges. Never so, but for [`Fetcher::fetch_prefix`].
+    pub is_ranged: bool,
 }
 
 /// What became of an image that is already known.
@@ -136,9 +140,21 @@ impl Fetcher {
     ///
     /// [`FetchError`]. A refusal by the policy is final and comes before any connection to the refused host.
     pub async fn fetch(&self, url: &HttpUrl) -> Result<Fetched, FetchError> {
-        match self.run(url, Want::Image).await? {
+        match self.run(url, Want::Image, None).await? {
             Outcome::Image(fetched) => Ok(fetched),
             // A hop makes this of a 304 only if it was asked for.
+            Outcome::NotModified(_) => Err(FetchError::OriginRefused(StatusCode::NOT_MODIFIED)),
+        }
+    }
+
+    /// As [`fetch`](Self::fetch), and tells which URLs were asked for, whatever comes of it.
+    ///
+    /// # Errors
+    ///
+    /// As [`fetch`](Self::fetch).
+    pub async fn fetch_with_trail(&self, url: &HttpUrl, trail: &Trail) -> Result<Fetched, FetchError> {
+        match self.run(url, Want::Image, Some(trail)).await? {
+            Outcome::Image(fetched) => Ok(fetched),
             Outcome::NotModified(_) => Err(FetchError::OriginRefused(StatusCode::NOT_MODIFIED)),
         }
     }
@@ -152,7 +168,7 @@ impl Fetcher {
         if known.is_empty() {
             return self.fetch(url).await.map(Revalidated::Changed);
         }
-        Ok(match self.run(url, Want::ImageUnless(known)).await? {
+        Ok(match self.run(url, Want::ImageUnless(known), None).await? {
             Outcome::Image(fetched) => Revalidated::Changed(fetched),
             Outcome::NotModified(freshness) => Revalidated::NotModified(freshness),
         })
@@ -165,10 +181,15 @@ impl Fetcher {
     ///
     /// As [`fetch`](Self::fetch).
     pub async fn fetch_prefix(&self, url: &HttpUrl, most_bytes: NonZeroUsize) -> Result<Fetched, FetchError> {
-        match self.run(url, Want::Prefix(most_bytes)).await? {
+        match self.run(url, Want::Prefix(most_bytes), None).await? {
             Outcome::Image(fetched) => Ok(fetched),
             Outcome::NotModified(_) => Err(FetchError::OriginRefused(StatusCode::NOT_MODIFIED)),
         }
+    }
+
+    /// The largest body that is fetched.
+    pub fn max_bytes(&self) -> usize {
+        self.config.max_bytes
     }
 
     /// Whether the policy allows the URL and all addresses that its host has now. Nothing is dialled.

@@ -23,6 +23,7 @@ pub struct Files {
 #[derive(Default)]
 struct Shared {
     files: Mutex<HashMap<String, Vec<u8>>>,
+    redirects: Mutex<HashMap<String, String>>,
     counts: Mutex<HashMap<String, usize>>,
 }
 
@@ -45,6 +46,12 @@ impl Files {
     /// Serves `bytes` under a path; gives its URL.
     pub fn put(&self, path: &str, bytes: impl Into<Vec<u8>>) -> String {
         self.shared.files.lock().unwrap().insert(path.to_owned(), bytes.into());
+        self.url(path)
+    }
+
+    /// Redirects a path; gives its URL.
+    pub fn redirect(&self, path: &str, to: &str) -> String {
+        self.shared.redirects.lock().unwrap().insert(path.to_owned(), to.to_owned());
         self.url(path)
     }
 
@@ -76,12 +83,15 @@ async fn serve(shared: Arc<Shared>, stream: TcpStream) {
     while let Ok(Some(request)) = wire::read(&mut stream).await {
         let path = request.target().split('?').next().unwrap_or_default().to_owned();
         let file = shared.files.lock().unwrap().get(&path).cloned();
+        let redirect = shared.redirects.lock().unwrap().get(&path).map(|to| format!("location: {to}\r\n"));
         *shared.counts.lock().unwrap().entry(path).or_default() += 1;
         let (status, body) = match file {
+            _ if redirect.is_some() => ("302 Found", Vec::new()),
             Some(bytes) => ("200 OK", bytes),
             None => ("404 Not Found", b"nothing here".to_vec()),
         };
-        let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n", body.len());
+        let location = redirect.unwrap_or_default();
+        let head = format!("HTTP/1.1 {status}\r\n{location}content-length: {}\r\n\r\n", body.len());
         if stream.get_mut().write_all(&[head.into_bytes(), body].concat()).await.is_err() {
             return;
         }

@@ -85,6 +85,17 @@ impl Gateway {
         self.http.post(url).header("content-type", "application/json").body(body)
     }
 
+    /// Sends a body to any route; the answer's status and JSON.
+    pub async fn post(&self, target: &str, body: impl ToString) -> (u16, serde_json::Value) {
+        let request = self.http.post(self.url(target)).header("content-type", "application/json");
+        answer(request.body(body.to_string())).await
+    }
+
+    /// Sends a chat request; its answer as it is.
+    pub async fn chat_text(&self, body: impl Into<reqwest::Body>) -> String {
+        soon("an answer", async { self.request(body).send().await?.text().await }).await.unwrap()
+    }
+
     /// Sends a chat request; its status and JSON.
     pub async fn chat(&self, body: impl Into<reqwest::Body>) -> (u16, serde_json::Value) {
         answer(self.request(body)).await

@@ -156,7 +156,12 @@ pub struct Sight {
 pub fn sights(answer: &Value) -> Vec<Sight> {
     let content =
         answer["choices"][0]["message"]["content"].as_str().unwrap_or_else(|| panic!("no sights in {answer}"));
-    let content: Value = serde_json::from_str(content).unwrap();
+    sights_in(content)
+}
+
+/// What the text of an answer of the stand-in says it saw.
+pub fn sights_in(text: &str) -> Vec<Sight> {
+    let content: Value = serde_json::from_str(text).unwrap();
     let sight = |image: &Value| {
         let number = |key: &str| u32::try_from(image[key].as_u64().unwrap()).unwrap();
         let text = |key: &str| image[key].as_str().unwrap().to_owned();

@@ -33,6 +33,9 @@ struct Shared {
     /// Who answers the calls of the landing protocol; `None`: nobody.
     lander: Option<SocketAddr>,
     health: Mutex<&'static str>,
+    /// Its list of models; `None`: it has no such route.
+    models: Mutex<Option<String>>,
+    asked_for_models: Mutex<Vec<Message>>,
     /// The answer to a gateway that wants to attach, where there is no lander.
     hello: Mutex<Vec<u8>>,
     exchanges: mpsc::UnboundedSender<Exchange>,
@@ -81,6 +84,8 @@ impl FakeWorker {
             answering,
             lander,
             health: Mutex::new("200 OK"),
+            models: Mutex::default(),
+            asked_for_models: Mutex::default(),
             hello: Mutex::new(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n".to_vec()),
             exchanges,
         });
@@ -107,6 +112,17 @@ impl FakeWorker {
 
     pub fn set_health(&self, status: &'static str) {
         *self.shared.health.lock().unwrap() = status;
+    }
+
+    /// From now on it says that it serves these.
+    pub fn set_models(&self, names: &[&str]) {
+        let entries: Vec<_> = names.iter().map(|name| format!(r#"{{"id":"{name}","x":1}}"#)).collect();
+        *self.shared.models.lock().unwrap() = Some(format!(r#"{{"object":"list","data":[{}]}}"#, entries.join(",")));
+    }
+
+    /// What asked for its list of models, of the gateway's own accord or not.
+    pub fn asked_for_models(&self) -> Vec<Message> {
+        self.shared.asked_for_models.lock().unwrap().clone()
     }
 
     /// What it answers to gateways that want to attach, head and all.
@@ -183,6 +199,13 @@ async fn serve(shared: Arc<Shared>, mut stream: BufReader<TcpStream>) {
             "/health" => {
                 let status = *shared.health.lock().unwrap();
                 format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n").into_bytes()
+            }
+            "/v1/models" => {
+                shared.asked_for_models.lock().unwrap().push(request);
+                match &*shared.models.lock().unwrap() {
+                    Some(list) => ok_json(list),
+                    None => b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n".to_vec(),
+                }
             }
             target
                 if target == "/mediagate/attach/hello"

@@ -21,7 +21,7 @@ const SCRATCH_BYTES_PER_COLUMN: usize = 192;
 /// What is kept of the header.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
-    components: u8,
+    pub(super) components: u8,
     max_scans: u32,
     /// As the file stores it.
     full: Size,

@@ -34,6 +34,23 @@ pub(super) struct Plan {
     frame: Option<Frame>,
 }
 
+impl Plan {
+    /// What the colours are stored as, and what is done about them.
+    pub(super) fn conversion(&self) -> &'static str {
+        match self.mode {
+            ColourMode::Grey(_) => "grey, repeated for each colour",
+            ColourMode::Grey16 => "16-bit grey, cut off above 255: a picture of full range turns nearly white",
+            ColourMode::Rgb => "none: RGB",
+            ColourMode::Rgb16 => "16-bit RGB, of which the high bytes are kept",
+            ColourMode::Palette(_) => "a palette; its transparent colours are laid on white",
+            ColourMode::GreyAlpha => "grey with transparency, laid on white",
+            ColourMode::GreyAlpha16 => "16-bit grey with transparency: the high bytes, laid on white",
+            ColourMode::Rgba => "RGB with transparency, laid on white",
+            ColourMode::Rgba16 => "16-bit RGB with transparency: the high bytes, laid on white",
+        }
+    }
+}
+
 pub(super) fn probe(bytes: &[u8], limits: &DecodeLimits) -> Result<Found, DecodeError> {
     found(chunks::read(bytes, limits)?)
 }

@@ -18,7 +18,7 @@ const SCRATCH_BYTES_PER_PIXEL: usize = 4;
 /// What is kept of the header.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
-    has_alpha: bool,
+    pub(super) has_alpha: bool,
 }
 
 pub(super) fn probe(bytes: &[u8]) -> Result<Found, DecodeError> {

@@ -1,0 +1,95 @@
+//! One image of a request: where it stands, what it is, and how something else is put in its place.
+
+use std::{borrow::Cow, ops::Range};
+
+use bytes::Bytes;
+
+use super::rewrite::Edits;
+
+/// An image, as a request has it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ImagePart<'a> {
+    /// OpenAI's `param`: the path of the member that holds it.
+    pub param: String,
+    pub source: ImageSource<'a>,
+    pub place: Place,
+}
+
+/// What an image is.
+#[derive(Debug, PartialEq, Eq)]
+pub enum ImageSource<'a> {
+    /// The exact text of a URL.
+    Url(Cow<'a, str>),
+    /// Anthropic's: base64, and the type that the client says it is.
+    Base64 { media_type: Cow<'a, str>, data: Cow<'a, str> },
+}
+
+/// Where an image stands in the body.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A content part of OpenAI's.
+    Part {
+        /// The JSON string of the URL, with its quotes.
+        url: Range<usize>,
+        /// The whole value of the member `image_url`: that string, or the object around it.
+        value: Range<usize>,
+        /// Where members can be added to the part: its closing brace.
+        end: usize,
+    },
+    /// The JSON string of a URL, with its quotes, and nothing around it.
+    Bare { url: Range<usize> },
+    /// The value of the member `source` of a block of Anthropic's.
+    Source { value: Range<usize> },
+}
+
+impl Place {
+    /// All that says which image it is.
+    pub fn span(&self) -> Range<usize> {
+        match self {
+            Place::Part { value, .. } | Place::Source { value } => value.clone(),
+            Place::Bare { url } => url.clone(),
+        }
+    }
+
+    /// Puts a URL there. It must have no character that JSON would escape.
+    pub fn put_url(&self, edits: &mut Edits, url: &str) {
+        let (before, after) = self.around();
+        edits.replace(self.url_span(), format!("{before}{url}{after}"));
+    }
+
+    /// Puts a URL there that is `prefix` and the base64 of the two parts in a row.
+    pub fn put_base64(&self, edits: &mut Edits, prefix: &str, parts: [Bytes; 2]) {
+        let (before, after) = self.around();
+        edits.replace_with_base64(self.url_span(), format!("{before}{prefix}"), parts, after);
+    }
+
+    /// Takes the image away, so that its uuid alone stands for it. Only a content part can do without.
+    pub fn put_null(&self, edits: &mut Edits) {
+        if let Place::Part { value, .. } = self {
+            edits.replace(value.clone(), "null".into());
+        }
+    }
+
+    /// Adds vLLM's `uuid`. Only a content part has a place for it.
+    pub fn put_uuid(&self, edits: &mut Edits, uuid: &str) {
+        if let Place::Part { end, .. } = self {
+            edits.replace(*end..*end, format!(",\"uuid\":\"{uuid}\""));
+        }
+    }
+
+    fn url_span(&self) -> Range<usize> {
+        match self {
+            Place::Part { url, .. } | Place::Bare { url } => url.clone(),
+            Place::Source { value } => value.clone(),
+        }
+    }
+
+    /// What stands before and after a URL.
+    fn around(&self) -> (&'static str, &'static str) {
+        match self {
+            Place::Part { .. } | Place::Bare { .. } => ("\"", "\""),
+            // vLLM takes the text of a source of this type as it is (`_convert_image_source_to_url`).
+            Place::Source { .. } => ("{\"type\":\"url\",\"url\":\"", "\"}"),
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! The last errors that clients were answered with, for the status page.
+
+use std::{
+    collections::VecDeque,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::SystemTime,
+};
+
+/// How many are kept.
+const KEPT: usize = 50;
+
+/// One error, with nothing in it that a client could choose but an id that was found sane.
+#[derive(Debug, Clone)]
+pub struct RecentError {
+    pub at: SystemTime,
+    pub route: &'static str,
+    pub status: u16,
+    pub code: &'static str,
+    pub request_id: String,
+}
+
+/// Marks an answer as an error of the gateway's own.
+#[derive(Debug, Clone, Copy)]
+pub struct ErrorCode(pub &'static str);
+
+#[derive(Debug, Default)]
+pub struct RecentErrors(Mutex<VecDeque<RecentError>>);
+
+impl RecentErrors {
+    pub fn add(&self, error: RecentError) {
+        let mut errors = self.lock();
+        errors.truncate(KEPT - 1);
+        errors.push_front(error);
+    }
+
+    /// The latest first.
+    pub fn all(&self) -> Vec<RecentError> {
+        self.lock().iter().cloned().collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<RecentError>> {
+        // A list that is whole at any moment.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
