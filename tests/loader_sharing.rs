@@ -203,11 +203,10 @@ async fn a_source_has_one_content_for_each_rule_and_a_rule_that_changes_nothing_
     // Once for each rule, then from the cache.
     assert_eq!(origin.requests("/1/280/280"), 4);
     // Equal pixels are kept once, and others apart.
-    for image in 0..2 {
-        let slot = |load: usize| picture(&held[load][image]).1;
-        assert_eq!(slot(4), slot(7));
-        assert!(slot(0) == slot(1) && slot(0) != slot(2) && slot(2) != slot(4));
-    }
+    let slots: Vec<[usize; 2]> = held.iter().map(|load| [picture(&load[0]).1, picture(&load[1]).1]).collect();
+    assert_eq!(slots[4], slots[7]);
+    assert_eq!(slots[0], slots[1]);
+    assert!(slots[0] != slots[2] && slots[2] != slots[4]);
     drop(held);
     at_rest(&loader).await;
 }
