@@ -47,6 +47,9 @@ pub struct Cli {
 pub enum Command {
     /// Shows what the gateway makes of images: redirects, times, size, colours, hashes, or why it refuses them
     Inspect(Box<InspectArgs>),
+    /// Shows the tokens that routing predicts of a chat completion request's prompt, or why it predicts none
+    #[cfg(feature = "mm-routing")]
+    Prompt(Box<PromptArgs>),
     /// Has a running gateway load a list of images before clients ask for them
     Warm(WarmArgs),
     /// Shows or checks the configuration: `mediagate config show` or `check`, followed by flags as for serving
@@ -101,6 +104,23 @@ pub struct InspectArgs {
     /// Files, or http, https or data URLs
     #[arg(required = true)]
     pub inputs: Vec<String>,
+    /// Folder of a model, as vLLM is given it: says how many tokens each image is to it
+    #[cfg(feature = "mm-routing")]
+    #[arg(long, value_name = "DIR")]
+    pub model_path: Option<PathBuf>,
+    #[command(flatten)]
+    pub media: MediaArgs,
+}
+
+#[cfg(feature = "mm-routing")]
+#[derive(Debug, Args)]
+pub struct PromptArgs {
+    /// Folder of the model, as vLLM is given it
+    #[arg(long, value_name = "DIR")]
+    pub model_path: PathBuf,
+    /// Files with the JSON body of a request each
+    #[arg(required = true)]
+    pub requests: Vec<PathBuf>,
     #[command(flatten)]
     pub media: MediaArgs,
 }
@@ -284,6 +304,7 @@ mod tests {
             (vec!["--max-body-bytes", "2GiB"], "--body-budget-bytes"),
             (vec!["--frontend-decoding", "--arena-bytes", "1MiB"], "--arena-bytes"),
             (vec!["--media-max-bytes", "2GiB"], "--media-encoded-budget-bytes"),
+            (vec!["--frontend-decoding", "--url-identity", "immutable"], "--frontend-decoding"),
             (vec!["--tls-cert", "cert.pem"], "--tls-key"),
             (vec!["--admin-on-public"], "--api-key-file"),
             (vec!["--max-requests", "0"], "--max-requests"),

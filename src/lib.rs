@@ -2,9 +2,10 @@
 //!
 //! The modules in the order in which a request meets them; a module knows only those listed after it and [`error`].
 //!
-//! - [`config`]: the whole configuration. [`serve`], [`inspect`] and [`warm`] are what the program
+//! - [`config`]: the whole configuration. [`serve`], [`inspect`], [`predict`] and [`warm`] are what the program
 //!   does with it.
 //! - [`server`]: routes, auth, admission, answers: what clients and operators reach.
+//! - [`prompt`]: the tokens of a request's prompt, by the model's own template and tokenizer.
 //! - [`request`]: the media parts of a body are found as byte spans, and replaced.
 //! - [`routing`]: which worker gets a request.
 //! - [`model`]: the files of the served models, as `--model-path` gives them.
@@ -22,6 +23,10 @@ pub mod media;
 pub mod memory;
 pub mod model;
 pub mod observe;
+#[cfg(feature = "mm-routing")]
+pub mod predict;
+#[cfg(feature = "mm-routing")]
+pub mod prompt;
 pub mod request;
 pub mod routing;
 pub mod serve;

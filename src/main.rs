@@ -22,6 +22,8 @@ fn main() -> ExitCode {
     };
     let result = match cli.command {
         Some(Command::Inspect(arguments)) => runtime.block_on(inspect::run(*arguments)),
+        #[cfg(feature = "mm-routing")]
+        Some(Command::Prompt(arguments)) => runtime.block_on(mediagate::predict::run(*arguments)),
         Some(Command::Warm(arguments)) => runtime.block_on(warm::run(arguments)),
         Some(Command::Config(arguments)) if matches!(arguments.command, ConfigCommand::Check) => {
             let findings = Findings::of(&cli.serve);

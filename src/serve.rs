@@ -38,6 +38,8 @@ use crate::{
         probe::Probe,
     },
 };
+#[cfg(feature = "mm-routing")]
+use crate::{media::dimensions::Dimensions, prompt::PromptModel};
 
 /// Pushes to one worker may pin this part of the arena at a time: what one that hangs can take from the others.
 const PINNED_SHARE: u64 = 8;
@@ -74,7 +76,15 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
         loader = Some(MediaLoader::new(args.media.config(), arena.clone())?);
         transfers = set_up_transfers(&args, arena).await?;
     }
-    let fetcher = Fetcher::new(&args.media.config().fetch)?;
+    let fetcher = Arc::new(Fetcher::new(&args.media.config().fetch)?);
+    #[cfg(feature = "mm-routing")]
+    let prompts = {
+        let models = models.clone();
+        tokio::task::spawn_blocking(move || models.map(|name, files| PromptModel::new(name, files))).await?
+    };
+    #[cfg(feature = "mm-routing")]
+    let dimensions = (!args.frontend_decoding && !models.is_empty())
+        .then(|| Dimensions::new(fetcher.clone(), Duration::from_millis(args.image_size_timeout_ms)));
 
     // Before anything is announced: a port that is taken ends the start.
     let public = listen::bind(args.listening.listen).await?;
@@ -89,6 +99,7 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
         router: Router::new(args.route_policy),
         client,
         loader,
+        url_names: args.url_names(),
         fetcher,
         pass_other_media: args.pass_other_media,
         keys,
@@ -99,6 +110,10 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
         limits: args.limits(),
         resize: args.resize,
         models,
+        #[cfg(feature = "mm-routing")]
+        prompts,
+        #[cfg(feature = "mm-routing")]
+        dimensions,
         asked_for_models: models::Asked::default(),
         responses: Responses::default(),
         leaving: CancellationToken::new(),

@@ -208,3 +208,28 @@ def test_uuid_alone_serves_what_was_pushed(attached: Attached, gateway: Gateway)
     status, answer = gateway.chat({"type": "image_url", "image_url": None, "uuid": MEDIA_ID})
     assert status == 200
     assert json.loads(answer["choices"][0]["message"]["content"]) == {"images": [facts(pixels, "uuid")]}
+
+
+def test_a_wrong_key_changes_nothing(attached: Attached, gateway: Gateway):
+    pixels = picture(20)
+    generation = attached.push(pixels)
+    forger = Attached(gateway, attached.answer, bytes(32))
+    assert forger.void(generation)[0] == 403
+    assert forger.detach()[0] == 403
+    assert forger.renew(1 << 40)[0] == 403
+    assert gateway.see(forger.reference(pixels, generation))[0] == 422
+    assert gateway.see(attached.reference(pixels, generation)) == (200, [facts(pixels)])
+    assert attached.renew()[0] == 200
+
+
+def test_late_duplicates_do_not_touch_what_lives_in_the_same_place(attached: Attached, gateway: Gateway):
+    old, new = picture(21), picture(22)
+    first = attached.push(old)
+    assert gateway.see(attached.reference(old, first)) == (200, [facts(old)])
+    assert attached.released(first)
+    second = attached.push(new)
+    gateway.notify(attached.answer["agent"], f"L {attached.id} {first} 0 {old.nbytes}")
+    assert attached.void(first) == (200, {"void": [first]})
+    assert gateway.see(attached.reference(old, first))[0] == 409
+    assert gateway.see(attached.reference(new, second)) == (200, [facts(new)])
+    assert attached.released(second)

@@ -5,6 +5,8 @@ use std::fmt;
 use bytesize::ByteSize;
 
 use super::ServeArgs;
+#[cfg(feature = "mm-routing")]
+use crate::media::dimensions;
 use crate::{
     media::cache::{MAX_CONTENTS, MAX_SOURCES},
     memory::{SLOT_ALIGNMENT_BYTES, limits},
@@ -55,6 +57,10 @@ impl Budgets {
                 ),
                 ("cache index", MAX_SOURCES as u64 * SOURCE_BYTES + contents * CONTENT_BYTES),
             ]);
+        }
+        #[cfg(feature = "mm-routing")]
+        if !args.frontend_decoding && !args.model_paths.is_empty() {
+            items.push(("image sizes", dimensions::MEMORY_BYTES));
         }
         Budgets { items }
     }

@@ -8,6 +8,7 @@ use clap::{ArgAction, Args};
 
 use super::{Budgets, ConfigError, FleetArgs, ListenArgs, MediaArgs, budgets, usize_of};
 use crate::{
+    media::url_names::{UrlIdentity, UrlNames},
     memory::{Layout, SLOT_ALIGNMENT_BYTES},
     model::ModelPath,
     observe::tracing::LogFormat,
@@ -40,6 +41,17 @@ pub struct ServeArgs {
     #[arg(long = "model-path", id = "model_path", env = "MEDIAGATE_MODEL_PATH", value_name = "[NAME=]DIR", value_delimiter = ',',
           value_parser = ModelPath::from_str)]
     pub model_paths: Vec<ModelPath>,
+    /// Time that a request waits for the size of an image that passes by URL, which tells routing its tokens
+    #[cfg(feature = "mm-routing")]
+    #[arg(long, env = "MEDIAGATE_IMAGE_SIZE_TIMEOUT_MS", value_name = "MS", default_value = "500")]
+    pub image_size_timeout_ms: u64,
+    /// What the URL of an image says where images pass by URL: `exact`, where it is; or `immutable`, which it is: then it shows
+    /// the same picture forever, and workers keep what they made of it under a hash of the URL, as vLLM's uuid
+    #[arg(long, env = "MEDIAGATE_URL_IDENTITY", value_name = "KIND", default_value = "exact")]
+    pub url_identity: UrlIdentity,
+    /// Query parameter that does not tell images apart, such as a signature (repeatable)
+    #[arg(long, env = "MEDIAGATE_URL_IDENTITY_IGNORE", value_name = "NAME", value_delimiter = ',')]
+    pub url_identity_ignore: Vec<String>,
     /// With --frontend-decoding, let video and audio pass: data: URIs as they are, http URLs as the bytes fetched by the
     /// same rules as images; without it, they are refused
     #[arg(long, env = "MEDIAGATE_PASS_OTHER_MEDIA", value_name = "BOOL", default_value = "false",
@@ -127,6 +139,11 @@ impl ServeArgs {
         }
     }
 
+    /// How images are named by their URLs.
+    pub fn url_names(&self) -> UrlNames {
+        UrlNames { identity: self.url_identity, ignored_parameters: self.url_identity_ignore.clone() }
+    }
+
     /// What memory the settings add up to.
     pub fn budgets(&self) -> Budgets {
         Budgets::of(self)
@@ -162,6 +179,11 @@ impl ServeArgs {
         }
         if usize_of(self.max_body_bytes) > self.body_budget_bytes() {
             return invalid("--max-body-bytes is above --body-budget-bytes, so that no such body would ever be taken");
+        }
+        if self.frontend_decoding && self.url_identity == UrlIdentity::Immutable {
+            return invalid(
+                "--url-identity immutable is for images that pass by URL; with --frontend-decoding their pixels name them",
+            );
         }
         self.media.validate(self.frontend_decoding.then(|| self.arena_layout()))
     }

@@ -13,6 +13,8 @@ use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
 use self::report::{Pixels, Policy, Report, Times};
+#[cfg(feature = "mm-routing")]
+use crate::model::{ImageTokens, ModelFiles};
 use crate::{
     config::InspectArgs,
     error::Fault,
@@ -62,6 +64,7 @@ struct WriteError {
 }
 
 pub async fn run(args: InspectArgs) -> Result<(), Box<dyn Error>> {
+    let tokens = tokens_of(&args)?;
     let inspector = Inspector { config: args.media.config(), fetcher: Fetcher::new(&args.media.config().fetch)? };
     let mut out = std::io::stdout().lock();
     for (index, input) in args.inputs.into_iter().enumerate() {
@@ -81,6 +84,7 @@ pub async fn run(args: InspectArgs) -> Result<(), Box<dyn Error>> {
                 (report.status, report.code, report.message) = ("refused", Some(code), Some(message));
             }
         }
+        report.tokens = report.pixels.as_ref().and_then(|pixels| tokens(pixels.height, pixels.width));
         report.input = shown(input);
         if args.json {
             serde_json::to_writer(&mut out, &report)?;
@@ -90,6 +94,23 @@ pub async fn run(args: InspectArgs) -> Result<(), Box<dyn Error>> {
         }
     }
     Ok(())
+}
+
+/// Tokens of an image by height and width.
+type TokensOf = Box<dyn Fn(u32, u32) -> Option<usize>>;
+
+/// Says for a height and a width how many tokens an image is to the model; nothing without a model.
+#[cfg(feature = "mm-routing")]
+fn tokens_of(args: &InspectArgs) -> Result<TokensOf, Box<dyn Error>> {
+    let Some(dir) = &args.model_path else { return Ok(Box::new(|_, _| None)) };
+    let counter = ImageTokens::new(&ModelFiles::read(dir)?)
+        .map_err(|error| format!("{}: the model's image tokens cannot be counted: {error}", dir.display()))?;
+    Ok(Box::new(move |height, width| counter.count(height, width).ok()))
+}
+
+#[cfg(not(feature = "mm-routing"))]
+fn tokens_of(_: &InspectArgs) -> Result<TokensOf, Box<dyn Error>> {
+    Ok(Box::new(|_, _| None))
 }
 
 /// Data URIs are long: their beginning names them.

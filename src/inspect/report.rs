@@ -27,6 +27,9 @@ pub struct Report {
     pub format: Option<&'static str>,
     #[serde(flatten)]
     pub pixels: Option<Pixels>,
+    /// With a model: how many tokens of a prompt the image is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<usize>,
     pub times_ms: Times,
 }
 
@@ -97,6 +100,9 @@ impl fmt::Display for Report {
             if pixels.orientation != 1 {
                 let (width, height) = (pixels.stored_width, pixels.stored_height);
                 line("orientation", &format_args!("{}: stored {width} wide, {height} high", pixels.orientation))?;
+            }
+            if let Some(tokens) = self.tokens {
+                line("tokens", &tokens)?;
             }
             line("colours", &pixels.conversion)?;
             line("content hash", &pixels.content_hash)?;

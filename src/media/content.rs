@@ -70,6 +70,20 @@ impl MediaId {
         MediaId(id)
     }
 
+    /// Of what is at a URL, for whoever does not look at the pixels. No pixels have the same id: a frame does not begin
+    /// as a URL does.
+    pub fn of_url(scope: &Scope, url: &str) -> Self {
+        MediaId(*blake3::keyed_hash(&scope.0, url.as_bytes()).as_bytes())
+    }
+
+    /// Of a file that is not decoded.
+    pub fn of_file(scope: &Scope, bytes: &[u8]) -> Self {
+        let mut hasher = blake3::Hasher::new_keyed(&scope.0);
+        // No frame and no URL begins so.
+        hasher.update(b"\0file\0").update(bytes);
+        MediaId(*hasher.finalize().as_bytes())
+    }
+
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }

@@ -7,14 +7,19 @@
 //! - [`decode`]: encoded bytes to RGB8, exactly as vLLM would decode them; a file a format.
 //! - [`resize`]: pictures in the size that the model will see, as the worker would have resized them.
 //! - [`source`]: the text that a client sends as an image's URL, taken apart and not changed.
+//! - [`dimensions`]: how large pictures are, by the beginning of their files.
+//! - [`url_names`]: what an image is called where its pixels are not looked at.
 //! - [`fetch`]: http(s) URLs to bytes, within a policy and limits.
 
 pub mod cache;
 pub mod content;
 pub mod decode;
+#[cfg(feature = "mm-routing")]
+pub mod dimensions;
 pub mod error;
 pub mod fetch;
 pub mod loader;
 pub mod picture;
 pub mod resize;
 pub mod source;
+pub mod url_names;

@@ -28,6 +28,8 @@ pub struct ModelFiles {
     pub tokenizer_config: Option<Value>,
     /// The Jinja source of the chat template, if the model has one.
     pub chat_template: Option<String>,
+    /// The one for requests with tools: vLLM then asks the tokenizer, which does not know of chat_template.json.
+    pub tool_template: Option<String>,
 }
 
 /// What keeps a model's folder from being used. For operators: it stands at start.
@@ -68,7 +70,7 @@ impl ModelFiles {
             None => json(&dir.join("video_preprocessor_config.json"))?,
         };
         let tokenizer_config = json(&dir.join("tokenizer_config.json"))?;
-        let chat_template = chat_template(dir, tokenizer_config.as_ref())?;
+        let (chat_template, tool_template) = chat_templates(dir, tokenizer_config.as_ref())?;
         let tokenizer = bytes(&dir.join("tokenizer.json"))?;
         Ok(ModelFiles {
             dir: dir.into(),
@@ -78,6 +80,7 @@ impl ModelFiles {
             tokenizer,
             tokenizer_config,
             chat_template,
+            tool_template,
         })
     }
 
@@ -87,27 +90,38 @@ impl ModelFiles {
     }
 }
 
-fn chat_template(dir: &Path, tokenizer_config: Option<&Value>) -> Result<Option<String>, ModelFilesError> {
+/// The template, and the one for requests with tools.
+fn chat_templates(
+    dir: &Path,
+    tokenizer_config: Option<&Value>,
+) -> Result<(Option<String>, Option<String>), ModelFilesError> {
     let path = dir.join("chat_template.jinja");
     if let Some(bytes) = bytes(&path)? {
-        return String::from_utf8(bytes).map(Some).map_err(|_| ModelFilesError::Template { path });
+        let template = String::from_utf8(bytes).map_err(|_| ModelFilesError::Template { path })?;
+        return Ok((Some(template.clone()), Some(template)));
     }
-    let path = dir.join("chat_template.json");
-    if let Some(legacy) = json(&path)? {
-        let template = legacy.get("chat_template").and_then(Value::as_str);
-        return template.map(|template| Some(template.to_owned())).ok_or(ModelFilesError::Template { path });
-    }
-    Ok(match tokenizer_config.and_then(|config| config.get("chat_template")) {
+    let in_config = tokenizer_config.and_then(|config| config.get("chat_template"));
+    let of_tokenizer = |purpose: &str| match in_config {
         Some(Value::String(template)) => Some(template.clone()),
-        // Several under names of their own; the one for no special purpose is called default.
+        // Several, each under a name of its own.
         Some(Value::Array(named)) => named
             .iter()
-            .find(|entry| entry.get("name").and_then(Value::as_str) == Some("default"))
+            .find(|entry| entry.get("name").and_then(Value::as_str) == Some(purpose))
             .and_then(|entry| entry.get("template"))
             .and_then(Value::as_str)
             .map(str::to_owned),
         _ => None,
-    })
+    };
+    let for_tools = of_tokenizer("tool_use").or_else(|| of_tokenizer("default"));
+    let path = dir.join("chat_template.json");
+    let template = match json(&path)? {
+        Some(legacy) => {
+            let template = legacy.get("chat_template").and_then(Value::as_str).map(str::to_owned);
+            Some(template.ok_or(ModelFilesError::Template { path })?)
+        }
+        None => of_tokenizer("default"),
+    };
+    Ok((template, for_tools))
 }
 
 /// The content of a file, or `None` if there is no such file.
@@ -173,15 +187,18 @@ mod tests {
         let jinja = ("chat_template.jinja", "own file");
         let legacy = ("chat_template.json", r#"{"chat_template": "legacy"}"#);
         let tokenizer = ("tokenizer_config.json", r#"{"chat_template": "tokenizer"}"#);
-        let named = r#"{"chat_template": [{"name": "rag", "template": "r"}, {"name": "default", "template": "d"}]}"#;
-        for (files, expected) in [
-            (vec![config, jinja, legacy, tokenizer], Some("own file")),
-            (vec![config, legacy, tokenizer], Some("legacy")),
-            (vec![config, tokenizer], Some("tokenizer")),
-            (vec![config, ("tokenizer_config.json", named)], Some("d")),
-            (vec![config, ("tokenizer_config.json", "{}")], None),
+        let named =
+            r#"{"chat_template": [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]}"#;
+        for (files, expected, for_tools) in [
+            (vec![config, jinja, legacy, tokenizer], Some("own file"), Some("own file")),
+            (vec![config, legacy, tokenizer], Some("legacy"), Some("tokenizer")),
+            (vec![config, legacy], Some("legacy"), None),
+            (vec![config, tokenizer], Some("tokenizer"), Some("tokenizer")),
+            (vec![config, ("tokenizer_config.json", named)], Some("d"), Some("t")),
+            (vec![config, ("tokenizer_config.json", "{}")], None, None),
         ] {
-            assert_eq!(read(&files).unwrap().chat_template.as_deref(), expected);
+            let files = read(&files).unwrap();
+            assert_eq!((files.chat_template.as_deref(), files.tool_template.as_deref()), (expected, for_tools));
         }
         let error = read(&[config, ("chat_template.json", r#"{"chat_template": 7}"#)]).unwrap_err();
         assert!(matches!(error, ModelFilesError::Template { .. }), "{error}");

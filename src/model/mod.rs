@@ -4,6 +4,8 @@
 //! and gets another start.
 
 mod files;
+#[cfg(feature = "mm-routing")]
+mod image_tokens;
 mod path;
 pub mod processor;
 pub mod tested;
@@ -11,6 +13,8 @@ pub mod tested;
 use std::sync::Arc;
 
 pub use files::{ModelFiles, ModelFilesError};
+#[cfg(feature = "mm-routing")]
+pub use image_tokens::{ImageTokens, ImageTokensError, UncountableSize};
 pub use path::{ModelPath, ModelPathError};
 
 /// The models of the workers whose files are known.

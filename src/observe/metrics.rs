@@ -43,6 +43,10 @@ const BUDGET_BYTES: &str = "mediagate_budget_bytes";
 const BUDGET_FREE: &str = "mediagate_budget_free_bytes";
 const BUDGET_WAITING: &str = "mediagate_budget_waiting_requests";
 const CACHED_SOURCES: &str = "mediagate_cached_sources";
+const SIZES: &str = "mediagate_image_sizes_total";
+const PROMPTS: &str = "mediagate_prompts_total";
+const PROMPT_CHECKS: &str = "mediagate_prompt_checks_total";
+const PROMPT_MODELS_OFF: &str = "mediagate_prompt_models_off";
 const CACHED_PICTURES: &str = "mediagate_cached_pictures";
 
 /// From microseconds (a cache hit) to minutes (a long prompt).
@@ -96,6 +100,11 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
     describe_gauge!(BUDGET_FREE, Unit::Bytes, "Bytes of it that nobody holds, by budget");
     describe_gauge!(BUDGET_WAITING, "Requests that wait for some of it, by budget");
     describe_gauge!(CACHED_SOURCES, "Sources that are remembered, failures included");
+    describe_counter!(SIZES, "Sizes of images that pass by URL, as routing asked for them, by outcome");
+    describe_counter!(PROMPTS, "Prompts of models with files, by what is known of them: tokens, or why those are not");
+    describe_counter!(PROMPT_CHECKS, "Predicted tokens compared with a worker's, by whether they agree");
+    describe_gauge!(PROMPT_MODELS_OFF, "Models whose tokens are predicted no more because they were wrong");
+    gauge!(PROMPT_MODELS_OFF).set(0.0);
     describe_gauge!(CACHED_PICTURES, "Pictures that are kept");
     Ok(handle)
 }
@@ -208,6 +217,22 @@ pub fn budget(name: &'static str, budget: &Budget) {
     gauge!(BUDGET_BYTES, "budget" => name).set(budget.total_bytes() as f64);
     gauge!(BUDGET_FREE, "budget" => name).set(budget.free_bytes() as f64);
     gauge!(BUDGET_WAITING, "budget" => name).set(budget.waiting() as f64);
+}
+
+pub fn size_read(outcome: &'static str) {
+    counter!(SIZES, "outcome" => outcome).increment(1);
+}
+
+pub fn prompt(known_by: &'static str) {
+    counter!(PROMPTS, "known_by" => known_by).increment(1);
+}
+
+pub fn prompt_check(agrees: bool) {
+    counter!(PROMPT_CHECKS, "agrees" => agrees.to_string()).increment(1);
+}
+
+pub fn prompt_model_off() {
+    gauge!(PROMPT_MODELS_OFF).increment(1.0);
 }
 
 pub fn cached(sources: usize, pictures: usize) {

@@ -43,6 +43,14 @@ pub enum Place {
 }
 
 impl Place {
+    /// All that says which image it is.
+    pub fn span(&self) -> Range<usize> {
+        match self {
+            Place::Part { value, .. } | Place::Source { value } => value.clone(),
+            Place::Bare { url } => url.clone(),
+        }
+    }
+
     /// Puts a URL there. It must have no character that JSON would escape.
     pub fn put_url(&self, edits: &mut Edits, url: &str) {
         let (before, after) = self.around();

@@ -8,6 +8,7 @@ use std::{
 use super::{
     affinity::{self, Affinity, Candidate},
     policy::RoutePolicy,
+    prompt::{MmHash, MmRoutingInfo, Prompt},
 };
 
 /// What a request asks of routing.
@@ -15,6 +16,12 @@ use super::{
 pub struct Asked {
     /// What it has in common with requests that it should meet again: its largest image, else its beginning.
     pub affinity: Affinity,
+    /// What its images are called, in order.
+    pub images: Vec<MmHash>,
+    /// The same with their tokens, if those of every image are known.
+    pub mm: Option<MmRoutingInfo>,
+    /// What its prompt is known by.
+    pub prompt: Prompt,
 }
 
 /// Chooses workers. One for the whole gateway.
@@ -102,7 +109,12 @@ mod tests {
     }
 
     fn asked(key: u64) -> Asked {
-        Asked { affinity: Affinity::of_bytes(&key.to_le_bytes()) }
+        Asked {
+            affinity: Affinity::of_bytes(&key.to_le_bytes()),
+            images: Vec::new(),
+            mm: None,
+            prompt: Prompt::Chain(Vec::new()),
+        }
     }
 
     fn chosen(router: &Router, loads: &[usize], key: u64) -> (usize, Reason) {

@@ -14,8 +14,10 @@ use super::{
     admission::Places, auth::ApiKeys, headers, models::Asked, recent::RecentErrors, reload::Reloading, resize::Resize,
     responses::Responses, tenant::Tenancy, tls::Tls,
 };
+#[cfg(feature = "mm-routing")]
+use crate::{media::dimensions::Dimensions, prompt::PromptModel};
 use crate::{
-    media::{fetch::Fetcher, loader::MediaLoader},
+    media::{fetch::Fetcher, loader::MediaLoader, url_names::UrlNames},
     memory::Budget,
     model::Models,
     routing::Router,
@@ -34,9 +36,11 @@ pub struct Inner {
     /// In frontend decoding; `None` in passthrough mode.
     pub loader: Option<MediaLoader>,
     /// Judges the URLs that pass to workers, and fetches video and audio.
-    pub fetcher: Fetcher,
+    pub fetcher: Arc<Fetcher>,
     /// In frontend decoding, whether video and audio go to workers.
     pub pass_other_media: bool,
+    /// Names the images that pass by URL.
+    pub url_names: UrlNames,
     pub keys: ApiKeys,
     pub tenancy: Tenancy,
     /// `Authorization` for the workers, where they want one of their own.
@@ -49,6 +53,12 @@ pub struct Inner {
     pub resize: Resize,
     /// What is known of the served models.
     pub models: Models,
+    /// What routing makes of their files.
+    #[cfg(feature = "mm-routing")]
+    pub prompts: Models<PromptModel>,
+    /// Sizes of images that pass by URL, where they are needed.
+    #[cfg(feature = "mm-routing")]
+    pub dimensions: Option<Dimensions>,
     /// When workers were asked for theirs.
     pub asked_for_models: Asked,
     pub responses: Responses,

@@ -8,7 +8,7 @@ use axum::{
 };
 use bytes::Bytes;
 use futures_util::future::{join_all, try_join_all};
-use http::{HeaderMap, StatusCode};
+use http::StatusCode;
 use tokio::time::Instant;
 
 use super::{
@@ -21,7 +21,7 @@ use super::{
     headers, models, pass_on, resize, responses,
     send::{Answer, AnswerBody, LoadedRequest},
     surface::Surface,
-    terms,
+    terms::{self, Terms},
 };
 use crate::{
     error::Fault,
@@ -67,6 +67,7 @@ async fn serve(
     })?;
     stages.end("scan");
 
+    let scope = Scope::new(app.tenancy.of(&parts.headers).as_deref(), client.cache_salt.as_deref());
     let model = client.model.as_deref();
     let target = match &client.previous_response_id {
         Some(id) if surface.makes_responses => responses::maker(app, app.tenancy.of(&parts.headers), id)?,
@@ -79,7 +80,7 @@ async fn serve(
     let loaded = match &app.loader {
         Some(loader) => {
             resize = resize::of_request(app.resize, &app.registry, &client);
-            load(app, loader, &parts.headers, &body.bytes, &client, resize, &mut stages).await?
+            load(app, loader, &scope, &body.bytes, &client, resize, &mut stages).await?
         }
         None => {
             judge_urls(&app.fetcher, &client).await?;
@@ -87,9 +88,13 @@ async fn serve(
         }
     };
     let Loaded { media, others, copies } = loaded;
-    let asked = terms::asked(&body.bytes, &client, &media);
+    let names = terms::names(&app.url_names, &scope, &client, &media);
     let (body, request) = (&body.bytes, &client);
-    let loaded = LoadedRequest { surface, body, request, media: &media, others: &others, resize, deadline };
+    let terms = Terms { body, scope: &scope, client: request, media: &media, names: &names };
+    let asked = terms.ask(app, surface).await;
+    stages.end("terms");
+    let loaded =
+        LoadedRequest { surface, body, request, media: &media, names: &names, others: &others, resize, deadline };
     let Dispatched { answer, in_flight, decision } =
         dispatch(app, app.to_worker(&parts.headers), &loaded, &target, &asked).await?;
     drop(copies);
@@ -125,7 +130,7 @@ struct Loaded {
 async fn load(
     app: &App,
     loader: &MediaLoader,
-    headers: &HeaderMap,
+    scope: &Scope,
     body: &Bytes,
     client: &ClientRequest<'_>,
     resize: Option<SmartResize>,
@@ -139,7 +144,6 @@ async fn load(
             return Err(Box::new(refusal.about(part.param.clone())));
         }
     }
-    let scope = Scope::new(app.tenancy.of(headers).as_deref(), client.cache_salt.as_deref());
     let deadline = Instant::now() + app.limits.admission_timeout;
     let mut copies = Vec::new();
     let mut sources = Vec::with_capacity(client.images.len());
@@ -155,7 +159,7 @@ async fn load(
             }
         });
     }
-    let loaded = loader.load_resized(&sources, &scope, resize.as_ref(), deadline).await;
+    let loaded = loader.load_resized(&sources, scope, resize.as_ref(), deadline).await;
     let about = |index: usize, error: &dyn Fault| about_image(index, &client.images[index].param, error);
     let loaded = loaded.map_err(|LoadError { index, error }| about(index, &*error))?;
     stages.loaded(loaded.iter().map(|loaded| loaded.times));

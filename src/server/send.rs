@@ -18,6 +18,7 @@ use crate::{
         content::MediaId,
         picture::{Media, Picture},
         resize::SmartResize,
+        url_names::UrlIdentity,
     },
     observe,
     request::{ClientRequest, OtherContent, rewrite::Edits},
@@ -124,6 +125,8 @@ pub struct LoadedRequest<'a> {
     pub request: &'a ClientRequest<'a>,
     /// `media[i]` is `request.images[i]`.
     pub media: &'a [Media],
+    /// What each image is called.
+    pub names: &'a [MediaId],
     /// What was fetched for `request.others[i]`, in frontend decoding; what goes as it is has nothing here.
     pub others: &'a [Option<Bytes>],
     pub deadline: Deadline,
@@ -167,7 +170,7 @@ pub async fn attempt(
     let Some(plan) = Plan::make(app, worker, request.media, way, belief.as_deref(), elsewhere).await else {
         return Attempt::NoRoom;
     };
-    let body = plan.edits(request).apply_off_thread(request.body).await;
+    let body = plan.edits(app, request).apply_off_thread(request.body).await;
     let Plan { slots, transfers, pushes: ready, known, .. } = plan;
     let mut times = SendTimes { prepare: start.elapsed(), ..SendTimes::default() };
     let landing = slots.first().map(|slot| slot.landing().clone());
@@ -357,8 +360,14 @@ impl Plan {
     }
 
     /// What becomes of the client's body: its images are replaced, all else stays as it came.
-    fn edits(&self, request: &LoadedRequest<'_>) -> Edits {
+    fn edits(&self, app: &App, request: &LoadedRequest<'_>) -> Edits {
         let mut edits = request.request.edits();
+        let by_url = request.media.is_empty() && app.url_names.identity == UrlIdentity::Immutable;
+        if by_url && request.surface.uuid {
+            for (part, id) in request.request.images.iter().zip(request.names) {
+                part.place.put_uuid(&mut edits, &id.to_string());
+            }
+        }
         for (part, media) in request.request.images.iter().zip(request.media) {
             let place = &part.place;
             match media {

@@ -36,6 +36,27 @@ async fn of_a_body_only_clients_uuids_are_taken() {
 }
 
 #[tokio::test]
+async fn a_url_that_never_changes_what_it_shows_is_its_pictures_uuid() {
+    let worker = FakeWorker::start().await;
+    let flags = [&ALLOWED[..], &["--url-identity", "immutable", "--url-identity-ignore", "sig"]].concat();
+    let gateway = Gateway::passthrough(&worker.url(), &flags).await;
+    let mut uuids = Vec::new();
+    for (url, salt) in [("x?sig=1", "a"), ("x?sig=2", "a"), ("x?w=2", "a"), ("x?sig=1", "b")] {
+        let part = format!(r#"{{"uuid":"clients","image_url":{{"url":"http://127.0.0.1:9/{url}"}}"#);
+        let body = format!(r#"{{"cache_salt":"{salt}","messages":[{{"role":"user","content":[{part}}}]}}]}}"#);
+        assert_eq!(gateway.chat(body).await.0, 200);
+        let seen: serde_json::Value = serde_json::from_slice(&worker.seen().last().unwrap().body).unwrap();
+        let part = &seen["messages"][0]["content"][0];
+        assert_eq!(part["image_url"]["url"], format!("http://127.0.0.1:9/{url}"), "the URL is sent as it came");
+        uuids.push(part["uuid"].as_str().unwrap().to_owned());
+    }
+    assert_eq!(uuids[0], uuids[1], "the signature does not count");
+    assert_ne!(uuids[0], uuids[2], "other parameters do");
+    assert_ne!(uuids[0], uuids[3], "and so does the scope");
+    assert!(uuids.iter().all(|uuid| uuid.len() == 64));
+}
+
+#[tokio::test]
 async fn a_chunked_body_arrives_whole() {
     let worker = FakeWorker::start().await;
     let gateway = Gateway::passthrough(&worker.url(), &[]).await;

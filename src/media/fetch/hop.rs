@@ -118,6 +118,7 @@ impl Fetcher {
             redirects: 0,
             retries: 0,
             is_whole,
+            is_ranged: head.status == StatusCode::PARTIAL_CONTENT,
         })
     }
 

@@ -92,6 +92,8 @@ pub struct Fetched {
     pub retries: u32,
     /// Whether `bytes` is all of it. Always so, but for [`Fetcher::fetch_prefix`].
     pub is_whole: bool,
+    /// Whether the origin sent no more than was asked for: it knows ranges. Never so, but for [`Fetcher::fetch_prefix`].
+    pub is_ranged: bool,
 }
 
 /// What became of an image that is already known.

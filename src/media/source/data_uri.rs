@@ -60,6 +60,22 @@ impl<'a> DataUri<'a> {
         (self.payload.len() / 4 * 3).saturating_sub(padding)
     }
 
+    /// The first bytes of the picture, `most_bytes` of them at most, and whether they are all. What comes after them is not
+    /// looked at.
+    ///
+    /// # Errors
+    ///
+    /// [`SourceError::Base64`] if those are wrong.
+    pub fn decode_prefix(&self, most_bytes: usize) -> Result<(Bytes, bool), SourceError> {
+        if self.decoded_len() <= most_bytes {
+            return self.decode(most_bytes).map(|bytes| (bytes, true));
+        }
+        // Whole groups of four characters, none of which is the last.
+        let text = &self.payload.as_bytes()[..most_bytes / 3 * 4];
+        let bytes = base64_simd::STANDARD.decode_to_vec(text).map_err(|_| SourceError::Base64(flaw_of(text)))?;
+        Ok((bytes.into(), false))
+    }
+
     /// The bytes of the picture. The limit is checked before anything is allocated or decoded.
     ///
     /// # Errors

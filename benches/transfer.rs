@@ -1,0 +1,344 @@
+//! What a push costs beside a bare NIXL WRITE, a READ and a memcpy; how long a picture takes to be handed over; how long a
+//! reference is; and what writing pixels into a request takes.
+//!
+//! `PYTHON=.venv/bin/python cargo bench --bench transfer`, with a Python that has `mediagate_vllm` (or PYTHONPATH=python) and
+//! NIXL. All of one run, interleaved, the best and the median of many rounds. The peer of the bare transfers is this program, started
+//! again with its own agent; the worker is the stand-in. `UCX_TLS=tcp,self` measures TCP.
+
+use std::{
+    env,
+    error::Error,
+    io::{BufRead, BufReader, Write},
+    process::{Child, Command, Stdio},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use mediagate::{
+    media::content::{Name, Scope},
+    memory::{Arena, Slot},
+    request::rewrite::Edits,
+    transfer::{Grant, Landing, Landings, NixlAgent, agent::PushRequest, library::NixlLibrary, mac::Key},
+    worker::{
+        Registry, Worker, WorkerClient,
+        attach::{self, AttachError, Attached, Identity},
+        state::WorkerSettings,
+    },
+};
+use nixl_sys::{
+    Agent, AgentConfig, MemType, NixlRegistration, OptArgs, SystemStorage, ThreadSync, XferDescList, XferOp, XferStatus,
+};
+
+const ROUNDS: usize = 60;
+/// Squares of about 1, and of 3 and 12 MiB.
+const SIDES: [u32; 3] = [591, 1024, 2048];
+const ROOM: usize = 16 << 20;
+const PAGE: usize = 4096;
+
+type Any = Box<dyn Error>;
+
+fn main() -> Result<(), Any> {
+    if env::args().any(|argument| argument == "--peer") {
+        return be_peer();
+    }
+    let python = env::var("PYTHON").unwrap_or_else(|_| ".venv/bin/python".into());
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    runtime.block_on(measure(&python))
+}
+
+async fn measure(python: &str) -> Result<(), Any> {
+    let libraries = output(python, "import nixl_cu12, pathlib; print(pathlib.Path(nixl_cu12.__file__).parents[1])")?;
+    let libraries = std::path::Path::new(&libraries).join(".nixl_cu12.mesonpy.libs");
+    let library = NixlLibrary::load(Some(&libraries))?;
+
+    let arena = Arena::new(64 << 20)?;
+    let landings = Arc::new(Landings::default());
+    let heard = landings.clone();
+    let name = format!("bench-{}", std::process::id());
+    let agent =
+        NixlAgent::start(&library, &name, &arena, Box::new(move |peer: &str, note: &str| heard.notified(peer, note)))?;
+    let bare = Bare::new("bench-bare")?;
+    let peer = Peer::start(&libraries)?;
+    bare.agent.load_remote_md(&peer.metadata)?;
+    let peer_name: Arc<str> = agent.connect(peer.metadata.clone()).await?.into();
+    let worker = Standin::start(python)?;
+    let landed = LandingPlace::attach(&worker, &agent, &landings).await?;
+
+    println!("microseconds, best / median of {ROUNDS}");
+    println!(
+        "{:>6} {:>14} {:>14} {:>14} {:>14} {:>14} {:>7} {:>16}",
+        "MiB", "memcpy", "READ", "WRITE", "WRITE, note", "push", "ratio", "to handed over"
+    );
+    for side in SIDES {
+        let bytes = (side * side * 3) as usize;
+        let mut slot = arena.allocate(bytes).ok_or("the arena is too small")?;
+        slot.iter_mut().enumerate().for_each(|(index, byte)| *byte = (index * 7 % 251) as u8);
+        let slot = slot.freeze();
+        let picture = Name::of(&Scope::default(), side, side, &slot);
+        let mut copy = vec![0; bytes];
+        let [mut memcpy, mut write, mut noted, mut read, mut push, mut handed] = [(); 6].map(|()| Vec::new());
+        for _ in 0..ROUNDS {
+            memcpy.push(time(|| copy.copy_from_slice(&slot)));
+            read.push(bare.transfer(XferOp::Read, &peer, bytes, None)?);
+            write.push(bare.transfer(XferOp::Write, &peer, bytes, None)?);
+            noted.push(bare.transfer(XferOp::Write, &peer, bytes, Some("L 1 1 0 1"))?);
+            let start = Instant::now();
+            agent.push(request(&slot, &peer_name, peer.address as u64, "L 1 1 0 1".into(), Box::new(()))).await?;
+            push.push(start.elapsed());
+            handed.push(landed.push(&picture, &slot).await?);
+        }
+        let best = |times: &[Duration]| times.iter().min().copied().unwrap_or_default().as_secs_f64();
+        println!(
+            "{:>6.1} {:>14} {:>14} {:>14} {:>14} {:>14} {:>7.2} {:>16}",
+            bytes as f64 / f64::from(1 << 20),
+            show(&mut memcpy),
+            show(&mut read),
+            show(&mut write),
+            show(&mut noted),
+            show(&mut push),
+            best(&push) / best(&write),
+            show(&mut handed),
+        );
+    }
+    print_references(&agent);
+    print_inline(&arena)?;
+    Ok(())
+}
+
+fn request(slot: &Slot, peer: &Arc<str>, address: u64, note: String, hold: Box<dyn Send>) -> PushRequest {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    PushRequest { source: slot.clone(), peer: peer.clone(), address, note, deadline, hold }
+}
+
+/// References by how many pictures are cached, that is, pushed before.
+fn print_references(agent: &NixlAgent) {
+    let picture = Name::of(&Scope::default(), 1080, 1920, &vec![0; 1080 * 1920 * 3]);
+    for cached in [1_u32, 10_000] {
+        let arena = Arena::new(64 << 20).expect("memory");
+        let _kept: Vec<_> = (0..cached).map(|_| arena.allocate(1).expect("a page")).collect();
+        let grant = Grant {
+            worker: "0123456789abcdef".into(),
+            peer: "nobody".into(),
+            id: 1,
+            address: 1 << 40,
+            bytes: 64 << 20,
+            key: Key::of_secret(b""),
+        };
+        let (landing, _orphans) = Landing::open(grant, agent.clone(), u64::MAX);
+        let claimed = futures_util::FutureExt::now_or_never(landing.claim(6 << 20, 1, tokio::time::Instant::now()));
+        let (slot, _pin) = claimed.expect("no wait").expect("room");
+        let reference = slot.descriptor(&picture, 1, 5000).reference(&landing.grant().key);
+        println!("reference with {cached} cached images: {} bytes", reference.len());
+    }
+}
+
+/// Pixels of 1080p as base64 in a new body.
+fn print_inline(arena: &Arc<Arena>) -> Result<(), Any> {
+    let slot = arena.allocate(1080 * 1920 * 3).ok_or("the arena is too small")?.freeze();
+    let body = Bytes::from_static(b"{\"url\":\"x\"}");
+    let mut times: Vec<_> = (0..ROUNDS)
+        .map(|_| {
+            time(|| {
+                let mut edits = Edits::default();
+                let pixels = Bytes::from_owner(slot.clone());
+                edits.replace_with_base64(7..10, "\"data:,".into(), [Bytes::from_static(b"P6 "), pixels], "\"");
+                std::hint::black_box(edits.apply(&body));
+            })
+        })
+        .collect();
+    println!("1080p into a request, inline: {} us", show(&mut times).trim());
+    let hop = time(|| drop(std::thread::spawn(|| ()).join()));
+    println!("a thread, for comparison: {:.0} us", hop.as_secs_f64() * 1e6);
+    Ok(())
+}
+
+fn show(times: &mut [Duration]) -> String {
+    times.sort_unstable();
+    let micros = |time: Duration| time.as_secs_f64() * 1e6;
+    format!("{:.0} / {:.0}", micros(times[0]), micros(times[times.len() / 2]))
+}
+
+fn time(work: impl FnOnce()) -> Duration {
+    let start = Instant::now();
+    work();
+    start.elapsed()
+}
+
+/// NIXL as a program would use it that does nothing else: posts, and polls until the transfer is done.
+struct Bare {
+    agent: Agent,
+    memory: SystemStorage,
+}
+
+impl Bare {
+    fn new(name: &str) -> Result<Self, Any> {
+        let config = AgentConfig { pthr_delay_us: 100_000, thread_sync: ThreadSync::Rw, ..AgentConfig::default() };
+        let agent = Agent::new_configured(&format!("{name}-{}", std::process::id()), &config)?;
+        let (_, parameters) = agent.get_plugin_params("UCX")?;
+        agent.create_backend("UCX", &parameters)?;
+        let mut memory = SystemStorage::new(ROOM + PAGE)?;
+        memory.memset(1);
+        memory.register(&agent, None)?;
+        Ok(Bare { agent, memory })
+    }
+
+    /// Of memory that is aligned as slots are.
+    fn address(&self) -> usize {
+        (self.memory.as_slice().as_ptr() as usize).next_multiple_of(PAGE)
+    }
+
+    fn transfer(&self, operation: XferOp, peer: &Peer, bytes: usize, note: Option<&str>) -> Result<Duration, Any> {
+        let mut local = XferDescList::new(MemType::Dram)?;
+        local.add_desc(self.address(), bytes, 0);
+        let mut remote = XferDescList::new(MemType::Dram)?;
+        remote.add_desc(peer.address, bytes, 0);
+        let mut options = OptArgs::new()?;
+        if let Some(note) = note {
+            options.set_notification_message(note.as_bytes())?;
+            options.set_has_notification(true)?;
+        }
+        let start = Instant::now();
+        let transfer = self.agent.create_xfer_req(operation, &local, &remote, &peer.name, Some(&options))?;
+        self.agent.post_xfer_req(&transfer, Some(&options))?;
+        while self.agent.get_xfer_status(&transfer)? == XferStatus::InProgress {}
+        Ok(start.elapsed())
+    }
+}
+
+/// Memory of another process.
+struct Peer {
+    process: Child,
+    name: String,
+    address: usize,
+    metadata: Vec<u8>,
+}
+
+impl Peer {
+    fn start(libraries: &std::path::Path) -> Result<Self, Any> {
+        let mut command = Command::new(env::current_exe()?);
+        let mut process = command
+            .args(["--peer", "--bench"])
+            .env("NIXL_LIBRARIES", libraries)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().ok_or("no output")?).read_line(&mut line)?;
+        let mut words = line.split_whitespace();
+        let mut word = || words.next().ok_or("the peer did not start");
+        let (name, address, metadata) = (word()?.to_owned(), word()?.parse()?, word()?);
+        Ok(Peer { process, name, address, metadata: base64_simd::STANDARD.decode_to_vec(metadata)? })
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn be_peer() -> Result<(), Any> {
+    let libraries = env::var_os("NIXL_LIBRARIES").ok_or("NIXL_LIBRARIES is not set")?;
+    let _library = NixlLibrary::load(Some(libraries.as_ref()))?;
+    let bare = Bare::new("bench-peer")?;
+    let metadata = base64_simd::STANDARD.encode_to_string(bare.agent.get_local_md()?);
+    println!("{} {} {metadata}", bare.agent.name(), bare.address());
+    std::io::stdout().flush()?;
+    // Until the parent ends; notifications are drained, as a lander does.
+    loop {
+        let mut notes = nixl_sys::NotificationMap::new()?;
+        bare.agent.get_notifications(&mut notes, None)?;
+        std::thread::sleep(Duration::from_millis(100));
+        if std::os::unix::process::parent_id() == 1 {
+            return Ok(());
+        }
+    }
+}
+
+struct Standin {
+    process: Child,
+    url: String,
+}
+
+impl Standin {
+    fn start(python: &str) -> Result<Self, Any> {
+        let mut process = Command::new(python)
+            .args(["-m", "mediagate_vllm.standin", "--listen", "127.0.0.1:0", "--lease-seconds", "3600"])
+            .env("PYTHONPATH", concat!(env!("CARGO_MANIFEST_DIR"), "/python"))
+            .stderr(Stdio::piped())
+            .spawn()?;
+        let mut lines = BufReader::new(process.stderr.take().ok_or("no output")?).lines();
+        let (mut url, mut up) = (None, false);
+        while url.is_none() || !up {
+            let line = lines.next().ok_or("the stand-in did not start")??;
+            up |= line.contains("of landing memory up");
+            if let Some((_, rest)) = line.split_once("running on ") {
+                url = rest.split_whitespace().next().map(str::to_owned);
+            }
+        }
+        // Its log is read on, so that it never blocks.
+        std::thread::spawn(move || lines.for_each(drop));
+        Ok(Standin { process, url: url.unwrap_or_default() })
+    }
+}
+
+impl Drop for Standin {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A worker that granted landing memory.
+struct LandingPlace {
+    worker: Arc<Worker>,
+    client: WorkerClient,
+    landing: Arc<Landing>,
+    _orphans: tokio::sync::mpsc::UnboundedReceiver<u64>,
+}
+
+impl LandingPlace {
+    async fn attach(standin: &Standin, agent: &NixlAgent, landings: &Landings) -> Result<Self, Any> {
+        let registry = Registry::new(std::slice::from_ref(&standin.url), WorkerSettings::default())?;
+        let worker = registry.all()[0].clone();
+        let client = WorkerClient::new(None)?;
+        let identity = Identity::new(None);
+        let Attached { grant, .. } = loop {
+            match attach::attach(&worker, &client, &identity, agent, 64 << 20).await {
+                // The server has not found its lander yet.
+                Err(AttachError::NotNow(_)) => tokio::time::sleep(Duration::from_millis(100)).await,
+                attached => break attached?,
+            }
+        };
+        let (landing, orphans) = Landing::open(grant, agent.clone(), u64::MAX);
+        landings.add(&landing);
+        Ok(LandingPlace { worker, client, landing, _orphans: orphans })
+    }
+
+    /// From the start of a push until the worker says that it has copied and checked the pixels, a round trip of HTTP included.
+    async fn push(&self, picture: &Name, slot: &Slot) -> Result<Duration, Any> {
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
+        let (place, pin) = self.landing.claim(slot.len() as u64, 1, deadline).await?;
+        let descriptor = place.descriptor(picture, 1, 10_000);
+        let Grant { peer, key, .. } = self.landing.grant();
+        let start = Instant::now();
+        let push =
+            self.landing.agent().push(request(slot, peer, place.address(), descriptor.landed_note(), Box::new(pin)));
+        let url = descriptor.reference(key);
+        let (pushed, seen) = tokio::join!(push, attach::probe(&self.worker, &self.client, self.landing.grant(), &url));
+        pushed?;
+        let took = start.elapsed();
+        assert_eq!(seen?, picture.content_hash.to_string());
+        Ok(took)
+    }
+}
+
+fn output(python: &str, program: &str) -> Result<String, Any> {
+    let output = Command::new(python).args(["-c", program]).output()?;
+    if !output.status.success() {
+        return Err(format!("{python} has no NIXL: {}", String::from_utf8_lossy(&output.stderr)).into());
+    }
+    Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+}
