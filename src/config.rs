@@ -9,6 +9,7 @@ mod files;
 mod fleet;
 mod listen;
 mod media;
+mod routing;
 mod serve;
 mod show;
 
@@ -26,6 +27,7 @@ pub use files::{FileError, attach_secret, fresh};
 pub use fleet::FleetArgs;
 pub use listen::ListenArgs;
 pub use media::MediaArgs;
+pub use routing::RoutingArgs;
 pub use serve::ServeArgs;
 
 /// A gateway in front of vLLM workers that decodes every image once.
