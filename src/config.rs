@@ -9,6 +9,7 @@ mod files;
 mod fleet;
 mod listen;
 mod media;
+mod routing;
 mod serve;
 mod show;
 
@@ -26,6 +27,7 @@ pub use files::{FileError, attach_secret, fresh};
 pub use fleet::FleetArgs;
 pub use listen::ListenArgs;
 pub use media::MediaArgs;
+pub use routing::RoutingArgs;
 pub use serve::ServeArgs;
 
 /// A gateway in front of vLLM workers that decodes every image once.
@@ -104,7 +106,7 @@ pub struct InspectArgs {
     /// Files, or http, https or data URLs
     #[arg(required = true)]
     pub inputs: Vec<String>,
-    /// Folder of a model, as vLLM is given it: says how many tokens each image is to it
+    /// Folder of a model, as vLLM is given it: says how many tokens each image is to it, and to which size it would be brought
     #[cfg(feature = "mm-routing")]
     #[arg(long, value_name = "DIR")]
     pub model_path: Option<PathBuf>,

@@ -16,7 +16,7 @@ use crate::{
     memory::{Arena, Budget, limits},
     model::Models,
     observe,
-    routing::Router,
+    routing::watch,
     server::{
         App,
         admission::Places,
@@ -94,9 +94,11 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
     let settings = MonitorSettings { client: client.clone(), transfers, interval };
     let monitors = tokio::spawn(monitor::watch(registry.changes(), settings, stop.clone()));
 
+    let router = watch::start(&args.routing(), &registry, &client, &stop);
+
     let app = App::new(app::Inner {
         registry,
-        router: Router::new(args.route_policy),
+        router,
         client,
         loader,
         url_names: args.url_names(),

@@ -10,6 +10,7 @@ use crate::media::dimensions;
 use crate::{
     media::cache::{MAX_CONTENTS, MAX_SOURCES},
     memory::{SLOT_ALIGNMENT_BYTES, limits},
+    routing,
 };
 
 /// The program itself: code, threads, connections, logs.
@@ -43,6 +44,7 @@ pub(super) fn default_eighth() -> ByteSize {
 impl Budgets {
     pub(super) fn of(args: &ServeArgs) -> Self {
         let mut items = vec![("base", BASE_BYTES), ("bodies", args.body_budget_bytes() as u64)];
+        items.push(("routing", routing::bytes(&args.routing())));
         if args.frontend_decoding {
             let (media, arena) = (args.media.config(), args.arena_layout());
             let contents = (arena.bytes / SLOT_ALIGNMENT_BYTES).min(2 * MAX_CONTENTS) as u64;

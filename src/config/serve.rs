@@ -6,13 +6,13 @@ use std::{path::PathBuf, str::FromStr, time::Duration};
 use bytesize::ByteSize;
 use clap::{ArgAction, Args};
 
-use super::{Budgets, ConfigError, FleetArgs, ListenArgs, MediaArgs, budgets, usize_of};
+use super::{Budgets, ConfigError, FleetArgs, ListenArgs, MediaArgs, RoutingArgs, budgets, usize_of};
 use crate::{
     media::url_names::{UrlIdentity, UrlNames},
     memory::{Layout, SLOT_ALIGNMENT_BYTES},
     model::ModelPath,
     observe::tracing::LogFormat,
-    routing::RoutePolicy,
+    routing::RoutingSettings,
     server::{app::Limits, extra::ExtraRoute, resize::Resize, tenant::Tenancy},
 };
 
@@ -33,9 +33,8 @@ pub struct ServeArgs {
     /// for the model (docs/SEMANTICS.md says when that is), or `off`
     #[arg(long, env = "MEDIAGATE_RESIZE", value_name = "auto|off", default_value = "auto", value_parser = Resize::from_str)]
     pub resize: Resize,
-    /// How a worker is chosen
-    #[arg(long, env = "MEDIAGATE_ROUTE_POLICY", value_name = "NAME", default_value = "media-affinity")]
-    pub route_policy: RoutePolicy,
+    #[command(flatten)]
+    pub routing: RoutingArgs,
     /// Folder of a served model, as vLLM was given it: `DIR`, or `NAME=DIR` with the served model name (repeatable; in the
     /// variable separated by commas). Its files say how many tokens an image is
     #[arg(long = "model-path", id = "model_path", env = "MEDIAGATE_MODEL_PATH", value_name = "[NAME=]DIR", value_delimiter = ',',
@@ -139,6 +138,10 @@ impl ServeArgs {
         }
     }
 
+    pub fn routing(&self) -> RoutingSettings {
+        self.routing.settings(!self.model_paths.is_empty())
+    }
+
     /// How images are named by their URLs.
     pub fn url_names(&self) -> UrlNames {
         UrlNames { identity: self.url_identity, ignored_parameters: self.url_identity_ignore.clone() }
@@ -180,6 +183,7 @@ impl ServeArgs {
         if usize_of(self.max_body_bytes) > self.body_budget_bytes() {
             return invalid("--max-body-bytes is above --body-budget-bytes, so that no such body would ever be taken");
         }
+        self.routing.validate()?;
         if self.frontend_decoding && self.url_identity == UrlIdentity::Immutable {
             return invalid(
                 "--url-identity immutable is for images that pass by URL; with --frontend-decoding their pixels name them",

@@ -88,6 +88,11 @@ impl MediaId {
         &self.0
     }
 
+    /// The id that is written like this, whoever made it.
+    pub(crate) fn from_bytes(bytes: [u8; 32]) -> Self {
+        MediaId(bytes)
+    }
+
     /// A byte that no client can choose, since it is of the keyed hash: for spreading names over locks.
     pub fn spread(&self) -> u8 {
         self.0[31]

@@ -42,6 +42,14 @@ const ARENA_FRAGMENTATION: &str = "mediagate_arena_fragmentation_ratio";
 const BUDGET_BYTES: &str = "mediagate_budget_bytes";
 const BUDGET_FREE: &str = "mediagate_budget_free_bytes";
 const BUDGET_WAITING: &str = "mediagate_budget_waiting_requests";
+const ROUTED: &str = "mediagate_routed_total";
+const ROUTE_PROMPT: &str = "mediagate_route_prompt_tokens_total";
+const ROUTE_PREDICTED: &str = "mediagate_route_predicted_tokens_total";
+const ROUTE_CACHED: &str = "mediagate_route_cached_tokens_total";
+const ROUTE_ERROR: &str = "mediagate_route_error_ratio";
+const KV_VIEW: &str = "mediagate_kv_view_completeness";
+const KV_BLOCKS: &str = "mediagate_kv_known_blocks";
+const KV_BATCHES: &str = "mediagate_kv_event_batches_total";
 const CACHED_SOURCES: &str = "mediagate_cached_sources";
 const SIZES: &str = "mediagate_image_sizes_total";
 const PROMPTS: &str = "mediagate_prompts_total";
@@ -52,6 +60,7 @@ const CACHED_PICTURES: &str = "mediagate_cached_pictures";
 /// From microseconds (a cache hit) to minutes (a long prompt).
 const SECONDS: [f64; 16] =
     [0.0001, 0.0003, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 3.0, 10.0, 30.0, 120.0];
+const RATIOS: [f64; 7] = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0];
 const BYTES: [f64; 8] = [1e4, 3e4, 1e5, 3e5, 1e6, 3e6, 1e7, 3e7];
 
 /// Starts recording; the handle renders what /metrics shows.
@@ -59,6 +68,7 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
     let handle = PrometheusBuilder::new()
         .set_buckets(&SECONDS)?
         .set_buckets_for_metric(metrics_exporter_prometheus::Matcher::Full(FETCHED_BYTES.into()), &BYTES)?
+        .set_buckets_for_metric(metrics_exporter_prometheus::Matcher::Full(ROUTE_ERROR.into()), &RATIOS)?
         .install_recorder()?;
     describe_counter!(REQUESTS, "Requests by route and status");
     describe_counter!(ERRORS, "Errors that the gateway itself answered with, by code");
@@ -82,6 +92,10 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
     describe_gauge!(WORKER_CIRCUIT, "Whether a worker is left alone: 0 no, 0.5 a request is tried, 1 yes");
     describe_counter!(CIRCUIT_OPENED, "Times that a worker began to be left alone");
     describe_counter!(RELOADS, "Times that the configuration was read again, by outcome");
+    // There from the start, so that the first failure is seen as a rise.
+    for outcome in ["ok", "failed"] {
+        counter!(RELOADS, "outcome" => outcome).increment(0);
+    }
     describe_gauge!(IN_FLIGHT, "Requests under way");
     describe_gauge!(WORKER_IN_FLIGHT, "Requests on a worker");
     describe_gauge!(LANDING_OPEN, "Pushes whose place on the worker is in use");
@@ -99,6 +113,14 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
     describe_gauge!(BUDGET_BYTES, Unit::Bytes, "Bytes that may be held at once, by budget");
     describe_gauge!(BUDGET_FREE, Unit::Bytes, "Bytes of it that nobody holds, by budget");
     describe_gauge!(BUDGET_WAITING, "Requests that wait for some of it, by budget");
+    describe_counter!(ROUTED, "Choices of a worker, by reason");
+    describe_counter!(ROUTE_PROMPT, "Tokens of prompts whose worker said how many it had cached");
+    describe_counter!(ROUTE_PREDICTED, "Of these, tokens that routing believed the worker to hold");
+    describe_counter!(ROUTE_CACHED, "Of these, tokens that the worker did have cached");
+    describe_histogram!(ROUTE_ERROR, "By how much of a prompt the two differ");
+    describe_gauge!(KV_VIEW, "What is known of a worker's KV cache: 0 nothing, 1 a part, 2 everything");
+    describe_gauge!(KV_BLOCKS, "Blocks of a worker's KV cache that are known");
+    describe_counter!(KV_BATCHES, "Batches of KV events, by outcome");
     describe_gauge!(CACHED_SOURCES, "Sources that are remembered, failures included");
     describe_counter!(SIZES, "Sizes of images that pass by URL, as routing asked for them, by outcome");
     describe_counter!(PROMPTS, "Prompts of models with files, by what is known of them: tokens, or why those are not");
@@ -217,6 +239,38 @@ pub fn budget(name: &'static str, budget: &Budget) {
     gauge!(BUDGET_BYTES, "budget" => name).set(budget.total_bytes() as f64);
     gauge!(BUDGET_FREE, "budget" => name).set(budget.free_bytes() as f64);
     gauge!(BUDGET_WAITING, "budget" => name).set(budget.waiting() as f64);
+}
+
+pub fn routed(reason: &'static str) {
+    counter!(ROUTED, "reason" => reason).increment(1);
+}
+
+/// A worker has said how much of a prompt it had cached.
+pub fn route_cached(predicted: usize, cached: usize, tokens: usize) {
+    counter!(ROUTE_PROMPT).increment(tokens as u64);
+    counter!(ROUTE_PREDICTED).increment(predicted as u64);
+    counter!(ROUTE_CACHED).increment(cached as u64);
+    histogram!(ROUTE_ERROR).record(predicted.abs_diff(cached) as f64 / tokens.max(1) as f64);
+}
+
+pub fn kv_view(worker: &str, view: u8, blocks: usize) {
+    gauge!(KV_VIEW, "worker" => worker.to_owned()).set(f64::from(view));
+    gauge!(KV_BLOCKS, "worker" => worker.to_owned()).set(blocks as f64);
+}
+
+/// A worker that has left is shown as one of which nothing is known.
+pub fn kv_view_gone(worker: &str) {
+    kv_view(worker, 0, 0);
+}
+
+pub fn kv_events(worker: &str, batches: u64, malformed: u64, lost: u64, restarts: u64) {
+    for (outcome, count) in
+        [("applied", batches - malformed.min(batches)), ("malformed", malformed), ("lost", lost), ("restart", restarts)]
+    {
+        if count > 0 {
+            counter!(KV_BATCHES, "worker" => worker.to_owned(), "outcome" => outcome).increment(count);
+        }
+    }
 }
 
 pub fn size_read(outcome: &'static str) {

@@ -42,6 +42,12 @@ impl From<MediaId> for MmHash {
     }
 }
 
+impl From<MmHash> for MediaId {
+    fn from(hash: MmHash) -> Self {
+        MediaId::from_bytes(hash.0)
+    }
+}
+
 impl fmt::Display for MmHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))

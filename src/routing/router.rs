@@ -2,14 +2,34 @@
 
 use std::{
     fmt,
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
+#[cfg(feature = "mm-routing")]
+use super::kv::{KvIndex, Overlaps, View, blocks::chain_keys};
 use super::{
-    affinity::{self, Affinity, Candidate},
-    policy::RoutePolicy,
-    prompt::{MmHash, MmRoutingInfo, Prompt},
+    affinity::{self, Affinity},
+    chain::{BLOCK_TOKENS, IMAGE_BLOCKS},
+    expected::Expected,
+    policy::{RoutePolicy, Weights},
+    prompt::{MmHash, MmImage, MmRoutingInfo, Prompt, PromptTokens},
+    score::{self, Size, Term},
 };
+use crate::worker::{Belief, load::Busy};
+
+/// How long a decision counts where the worker's events will tell what became of it: as long as a prompt may be queued.
+#[cfg(feature = "mm-routing")]
+const UNCONFIRMED: Duration = Duration::from_secs(30);
+
+/// How long it counts where nothing will: as long as what was sent may well still be cached.
+const UNTOLD: Duration = Duration::from_secs(600);
+
+/// Tokens of an image of which nothing is known: those of a picture of 640 x 480 or so.
+const UNKNOWN_IMAGE_TOKENS: usize = IMAGE_BLOCKS * BLOCK_TOKENS;
 
 /// What a request asks of routing.
 #[derive(Debug, Clone)]
@@ -22,22 +42,86 @@ pub struct Asked {
     pub mm: Option<MmRoutingInfo>,
     /// What its prompt is known by.
     pub prompt: Prompt,
+    /// The model that it names, which may be a LoRA.
+    pub model: Option<String>,
+    /// Apart from others' blocks.
+    pub salt: Option<String>,
+    /// Whether workers know its images by the same names, so that their events will tell what they hold of it.
+    pub named: bool,
+}
+
+impl Asked {
+    /// Tokens of the whole prompt; an estimate unless they are known.
+    pub fn tokens(&self) -> usize {
+        match &self.prompt {
+            Prompt::Tokens(prompt) => prompt.ids.len(),
+            Prompt::Chain(chain) => {
+                let images = self.images.len() * IMAGE_BLOCKS;
+                chain.len().saturating_sub(images) * BLOCK_TOKENS + self.image_tokens()
+            }
+        }
+    }
+
+    /// Tokens of its images; an estimate unless they are known.
+    pub fn image_tokens(&self) -> usize {
+        match &self.mm {
+            Some(mm) => mm.total_tokens(),
+            None => self.images.len() * UNKNOWN_IMAGE_TOKENS,
+        }
+    }
+
+    /// The images with their tokens.
+    fn sized_images(&self) -> impl Iterator<Item = MmImage> {
+        self.images.iter().enumerate().map(|(index, &hash)| {
+            let known = self.mm.as_ref().and_then(|mm| mm.images().get(index));
+            known.copied().unwrap_or(MmImage { hash, tokens: UNKNOWN_IMAGE_TOKENS })
+        })
+    }
+
+    /// Whether this is the image that a cold request goes by.
+    fn is_largest(&self, hash: &MmHash) -> bool {
+        Affinity::new(hash.prefix()) == self.affinity
+    }
+}
+
+/// A worker that may be chosen.
+#[derive(Debug, Clone, Default)]
+pub struct Candidate {
+    /// Names the worker for as long as the gateway runs.
+    pub index: usize,
+    /// Names it on every gateway: a hash of its address.
+    pub name: u64,
+    /// Requests of ours that are on it now.
+    pub in_flight: usize,
+    pub busy: Busy,
+    /// What its processor cache is believed to hold, where that is followed.
+    pub belief: Option<Arc<Belief>>,
 }
 
 /// Chooses workers. One for the whole gateway.
 #[derive(Debug)]
 pub struct Router {
     policy: RoutePolicy,
+    weights: Weights,
     turn: AtomicUsize,
+    expected: Expected,
+    #[cfg(feature = "mm-routing")]
+    kv: Arc<KvIndex>,
 }
 
 /// Which worker, and why.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Decision {
     /// The `index` of the chosen candidate.
     pub index: usize,
     pub policy: RoutePolicy,
     pub reason: Reason,
+    /// The chosen one's.
+    pub term: Term,
+    /// Of all candidates, where the policy weighs them.
+    pub terms: Vec<Term>,
+    /// Tokens of the prompt.
+    pub tokens: usize,
 }
 
 /// What tipped the scales.
@@ -51,116 +135,230 @@ pub enum Reason {
     Affinity,
     /// The request belongs to a busier one.
     Overflow,
+    /// It holds the prompt's beginning.
+    Overlap,
+    /// It holds images of the request.
+    Media,
 }
 
 impl Router {
-    pub fn new(policy: RoutePolicy) -> Self {
-        Router { policy, turn: AtomicUsize::new(0) }
+    #[cfg(not(feature = "mm-routing"))]
+    pub fn new(policy: RoutePolicy, weights: Weights) -> Self {
+        Router { policy, weights, turn: AtomicUsize::new(0), expected: Expected::default() }
     }
 
-    /// The worker for a request; `None` if there are no candidates.
+    #[cfg(feature = "mm-routing")]
+    pub fn new(policy: RoutePolicy, weights: Weights, kv: Arc<KvIndex>) -> Self {
+        Router { policy, weights, turn: AtomicUsize::new(0), expected: Expected::default(), kv }
+    }
+
+    pub fn policy(&self) -> RoutePolicy {
+        self.policy
+    }
+
+    /// The worker for a request; `None` if there are no candidates. The decision counts from now on.
     pub fn choose(&self, asked: &Asked, candidates: &[Candidate]) -> Option<Decision> {
-        let (index, reason) = match self.policy {
+        match self.policy {
             RoutePolicy::RoundRobin => {
-                let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-                let candidate = candidates.get(turn.checked_rem(candidates.len())?)?;
-                (candidate.index, Reason::Turn)
+                let turn = self.turn.fetch_add(1, Ordering::Relaxed).checked_rem(candidates.len())?;
+                Some(self.plain(asked, candidates.get(turn)?, Reason::Turn))
             }
             RoutePolicy::LeastLoaded => {
                 // Among equals by turns, so that an idle fleet is used evenly.
                 let turn = self.turn.fetch_add(1, Ordering::Relaxed).checked_rem(candidates.len())?;
                 let (before, after) = candidates.split_at_checked(turn)?;
-                let least = after.iter().chain(before).min_by_key(|candidate| candidate.in_flight)?;
-                (least.index, Reason::Load)
+                let requests = |candidate: &&Candidate| candidate.in_flight.saturating_add(candidate.busy.others);
+                let least = after.iter().chain(before).min_by_key(requests)?;
+                Some(self.plain(asked, least, Reason::Load))
             }
             RoutePolicy::MediaAffinity => {
-                let index = affinity::choose(candidates, asked.affinity)?;
-                let owner = affinity::owner(candidates, asked.affinity)?;
-                (index, if index == owner { Reason::Affinity } else { Reason::Overflow })
+                let workers = candidates.iter().map(|candidate| (candidate.name, candidate.in_flight as f64));
+                let (place, owner) = affinity::choose(workers, asked.affinity, 1.0)?;
+                let reason = if owner { Reason::Affinity } else { Reason::Overflow };
+                Some(self.plain(asked, candidates.get(place)?, reason))
+            }
+            _ => self.weigh(asked, candidates),
+        }
+    }
+
+    /// A worker has started over, or is gone: what it was sent before, it holds no longer.
+    pub fn forget(&self, worker: usize) {
+        self.expected.forget(worker);
+    }
+
+    /// For simulations, which are faster than time.
+    pub fn let_time_pass(&self, time: Duration) {
+        self.expected.let_time_pass(time);
+    }
+
+    fn plain(&self, asked: &Asked, candidate: &Candidate, reason: Reason) -> Decision {
+        let term = Term { index: candidate.index, load: candidate.busy.tokens, ..Term::default() };
+        Decision {
+            index: candidate.index,
+            policy: self.policy,
+            reason,
+            term,
+            terms: Vec::new(),
+            tokens: asked.tokens(),
+        }
+    }
+
+    fn weigh(&self, asked: &Asked, candidates: &[Candidate]) -> Option<Decision> {
+        let tokens = asked.tokens();
+        let places = Places::of(candidates);
+        let mut terms: Vec<Term> = candidates
+            .iter()
+            .map(|candidate| {
+                // What others have sent is about as large as what we send.
+                let load = candidate.busy.tokens + (candidate.busy.others * tokens) as f64;
+                Term { index: candidate.index, load, ..Term::default() }
+            })
+            .collect();
+        let links = match &asked.prompt {
+            Prompt::Tokens(prompt) => self.overlap_of_tokens(asked, prompt, &places, &mut terms),
+            Prompt::Chain(chain) => self.overlap_of_chain(tokens, chain, &places, &mut terms),
+        };
+        self.images(asked, candidates, &places, &mut terms);
+        let size = Size { affinity: asked.affinity, tokens, image_tokens: asked.image_tokens() };
+        let (place, reason) = score::select(&size, &self.weights, candidates, &mut terms)?;
+        let (term, candidate) = (*terms.get(place)?, candidates.get(place)?);
+        self.expected.expect(&links, candidate.index, self.until_told(candidate.index, asked));
+        for image in &asked.images {
+            self.expected.expect(&[image_key(image)], candidate.index, UNTOLD);
+        }
+        let policy = self.policy;
+        Some(Decision { index: candidate.index, policy, reason, term, terms, tokens })
+    }
+
+    /// How much of a chain each candidate was sent before. Gives the chain back, to be remembered.
+    fn overlap_of_chain(&self, tokens: usize, chain: &[u64], places: &Places, terms: &mut [Term]) -> Vec<u64> {
+        self.expected.find(chain, |worker, depth| {
+            if let Some(term) = places.get(worker).and_then(|place| terms.get_mut(place)) {
+                term.overlap = tokens * depth / chain.len().max(1);
+            }
+        });
+        chain.to_vec()
+    }
+
+    #[cfg(not(feature = "mm-routing"))]
+    fn overlap_of_tokens(&self, _: &Asked, _: &PromptTokens, _: &Places, _: &mut [Term]) -> Vec<u64> {
+        Vec::new()
+    }
+
+    /// How much of the prompt each candidate holds, and was sent before. Gives the chain of its blocks, to be remembered.
+    #[cfg(feature = "mm-routing")]
+    fn overlap_of_tokens(&self, asked: &Asked, prompt: &PromptTokens, places: &Places, terms: &mut [Term]) -> Vec<u64> {
+        let mut most = |worker: usize, tokens: usize| {
+            if let Some(term) = places.get(worker).and_then(|place| terms.get_mut(place)) {
+                term.overlap = term.overlap.max(tokens);
             }
         };
-        Some(Decision { index, policy: self.policy, reason })
+        let Overlaps { block_size: size, hashes } =
+            self.kv.overlaps(prompt, asked.salt.as_deref(), asked.model.as_deref(), &mut most);
+        let links = chain_keys(&hashes);
+        self.expected.find(&links, |worker, depth| most(worker, depth * size));
+        // The whole of the largest image, but for a block that it shares with what follows.
+        let largest = prompt.media.iter().max_by_key(|span| span.length);
+        for term in terms {
+            let covers = |span: &&super::prompt::MediaSpan| term.overlap + size > span.offset + span.length;
+            term.covered = prompt.media.iter().filter(covers).map(|span| span.length).sum();
+            term.largest = largest.as_ref().is_some_and(covers);
+        }
+        links
+    }
+
+    /// Which images each candidate has been sent before, and is not known to have thrown out since.
+    fn images(&self, asked: &Asked, candidates: &[Candidate], places: &Places, terms: &mut [Term]) {
+        let mut covered = 0;
+        for image in asked.sized_images() {
+            covered += image.tokens;
+            self.expected.find(&[image_key(&image.hash)], |worker, _| {
+                let Some((place, term)) = places.get(worker).and_then(|place| Some((place, terms.get_mut(place)?)))
+                else {
+                    return;
+                };
+                let belief = candidates.get(place).and_then(|candidate| candidate.belief.as_ref());
+                // Those within the overlap are the first.
+                if covered > term.covered && belief.is_none_or(|belief| belief.still_holds(&image.hash.into())) {
+                    term.media += image.tokens;
+                    term.largest |= asked.is_largest(&image.hash);
+                }
+            });
+        }
+    }
+
+    #[cfg(not(feature = "mm-routing"))]
+    fn until_told(&self, _: usize, _: &Asked) -> Duration {
+        UNTOLD
+    }
+
+    #[cfg(feature = "mm-routing")]
+    fn until_told(&self, worker: usize, asked: &Asked) -> Duration {
+        match asked.prompt {
+            Prompt::Tokens(_) if asked.named && self.kv.view(worker) == View::Complete => UNCONFIRMED,
+            _ => UNTOLD,
+        }
     }
 }
 
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+/// Which candidate a worker is.
+struct Places(Vec<(usize, usize)>);
+
+impl Places {
+    fn of(candidates: &[Candidate]) -> Self {
+        let mut places: Vec<_> = candidates.iter().map(|candidate| candidate.index).zip(0..).collect();
+        // They come in their order as a rule.
+        places.sort_unstable();
+        Places(places)
+    }
+
+    fn get(&self, worker: usize) -> Option<usize> {
+        let at = self.0.binary_search_by_key(&worker, |&(worker, _)| worker).ok()?;
+        self.0.get(at).map(|&(_, place)| place)
+    }
+}
+
+/// The key under which an image is remembered, as a chain of one.
+fn image_key(hash: &MmHash) -> u64 {
+    Affinity::new(hash.prefix()).score(u64::MAX)
+}
+
+impl Decision {
+    /// Tokens of the prompt that the worker has to compute.
+    pub fn new_tokens(&self) -> usize {
+        self.tokens.saturating_sub(self.term.overlap)
+    }
+}
+
+impl Reason {
+    /// In logs, headers and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
             Reason::Turn => "turn",
             Reason::Load => "load",
             Reason::Affinity => "affinity",
             Reason::Overflow => "overflow",
-        })
+            Reason::Overlap => "overlap",
+            Reason::Media => "media",
+        }
     }
 }
 
 impl fmt::Display for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "policy={}; reason={}", self.policy.name(), self.reason)
+        write!(f, "policy={}; reason={}", self.policy.name(), self.reason.name())?;
+        if !self.terms.is_empty() {
+            let Term { overlap, media, load, .. } = self.term;
+            let candidates = self.terms.len();
+            write!(
+                f,
+                "; tokens={}; overlap={overlap}; media={media}; load={load:.0}; candidates={candidates}",
+                self.tokens
+            )?;
+        }
+        Ok(())
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn candidates(loads: &[usize]) -> Vec<Candidate> {
-        loads.iter().enumerate().map(|(index, &in_flight)| Candidate { index, in_flight }).collect()
-    }
-
-    fn asked(key: u64) -> Asked {
-        Asked {
-            affinity: Affinity::of_bytes(&key.to_le_bytes()),
-            images: Vec::new(),
-            mm: None,
-            prompt: Prompt::Chain(Vec::new()),
-        }
-    }
-
-    fn chosen(router: &Router, loads: &[usize], key: u64) -> (usize, Reason) {
-        let decision = router.choose(&asked(key), &candidates(loads)).unwrap();
-        (decision.index, decision.reason)
-    }
-
-    #[test]
-    fn nobody_is_chosen_from_nobody() {
-        for policy in [RoutePolicy::MediaAffinity, RoutePolicy::LeastLoaded, RoutePolicy::RoundRobin] {
-            assert_eq!(Router::new(policy).choose(&asked(1), &[]), None);
-        }
-    }
-
-    #[test]
-    fn round_robin_takes_turns_whatever_the_load() {
-        let router = Router::new(RoutePolicy::RoundRobin);
-        let turns: Vec<_> = (0..6).map(|_| chosen(&router, &[9, 0, 0], 1).0).collect();
-        assert_eq!(turns, [0, 1, 2, 0, 1, 2]);
-    }
-
-    #[test]
-    fn the_least_loaded_is_chosen_and_equals_take_turns() {
-        let router = Router::new(RoutePolicy::LeastLoaded);
-        assert_eq!(chosen(&router, &[3, 1, 2], 1), (1, Reason::Load));
-        let mut counts = [0; 3];
-        for key in 0..30 {
-            counts[chosen(&router, &[1, 1, 1], key).0] += 1;
-        }
-        assert_eq!(counts, [10, 10, 10]);
-    }
-
-    #[test]
-    fn affinity_says_whether_the_owner_was_too_busy() {
-        let router = Router::new(RoutePolicy::MediaAffinity);
-        let (owner, reason) = chosen(&router, &[0, 0, 0], 7);
-        assert_eq!(reason, Reason::Affinity);
-        let mut loads = [0; 3];
-        loads[owner] = 30;
-        let (other, reason) = chosen(&router, &loads, 7);
-        assert!(other != owner && reason == Reason::Overflow);
-    }
-
-    #[test]
-    fn a_decision_reads_as_a_header() {
-        let decision = Decision { index: 2, policy: RoutePolicy::LeastLoaded, reason: Reason::Load };
-        assert_eq!(decision.to_string(), "policy=least-loaded; reason=load");
-    }
-}
+mod tests;

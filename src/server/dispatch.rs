@@ -14,9 +14,10 @@ use super::{
 };
 use crate::{
     media::content::MediaId,
+    observe,
     routing::{Asked, Candidate, Decision},
     transfer::{Landing, PushError},
-    worker::{Belief, InFlight, Worker, WorkerId, circuit::Outcome},
+    worker::{Belief, InFlight, Worker, WorkerId, circuit::Outcome, load::Work},
 };
 
 /// Who may get a request.
@@ -42,6 +43,8 @@ pub struct Dispatched {
     pub answer: Box<Answer>,
     /// Counts it as being on the worker for as long as it is kept.
     pub in_flight: InFlight,
+    /// What it has to do there.
+    pub work: Work,
     pub decision: Decision,
 }
 
@@ -69,7 +72,7 @@ pub async fn dispatch(
         let elsewhere = with_room > 1;
         let candidates: Vec<_> = left()
             .filter(|worker| with_room == 0 || !full.contains(&worker.id))
-            .map(|worker| Candidate { index: worker.id.index(), in_flight: worker.in_flight() })
+            .map(|worker| candidate(worker))
             .collect();
         let decision = app.router.choose(asked, &candidates);
         let chosen = decision.and_then(|decision| {
@@ -91,7 +94,9 @@ pub async fn dispatch(
             continue;
         };
         in_flight.must_answer_by(request.deadline.of_server());
-        tracing::debug!(worker = %worker.label, %decision, "routed");
+        tracing::debug!(worker = %worker.label, %decision, terms = ?decision.terms, "routed");
+        observe::routed(decision.reason.name());
+        let work = worker.load.begin(decision.new_tokens(), decision.tokens);
         let mut way = request.surface.best_way;
         let mut not_known: Option<(Vec<MediaId>, Arc<Belief>)> = None;
         let mut pushed_again = false;
@@ -101,7 +106,7 @@ pub async fn dispatch(
                     in_flight.ended(outcome_of(answer.status));
                     // Only an answer to the same request with pixels shows that it was the belief that was wrong.
                     if let Some((ids, belief)) = not_known.filter(|_| answer.status.is_success()) {
-                        crate::observe::transfer("uuid_miss");
+                        observe::transfer("uuid_miss");
                         belief.was_wrong(&ids);
                         // That they were not there is past: they were processed just now.
                         request.teach(&belief);
@@ -109,7 +114,7 @@ pub async fn dispatch(
                     let again = request.surface.again == Again::Safe && unavailable.is_none();
                     let others = candidates.len() > 1;
                     let unable = answer.status == StatusCode::SERVICE_UNAVAILABLE;
-                    let dispatched = Dispatched { answer, in_flight, decision };
+                    let dispatched = Dispatched { answer, in_flight, work, decision };
                     if unable && again && others {
                         // It said that it did not begin: another may be able to. If none is, this is the answer.
                         passed_over.push(worker.id);
@@ -123,7 +128,7 @@ pub async fn dispatch(
                     way = Way::Push;
                 }
                 Attempt::NoRoom => {
-                    crate::observe::transfer("no_room");
+                    observe::transfer("no_room");
                     full.push(worker.id);
                     break;
                 }
@@ -144,13 +149,13 @@ pub async fn dispatch(
                     break;
                 }
                 Attempt::Refused { kind: RefusalKind::Stale, .. } if !pushed_again => {
-                    crate::observe::transfer("stale");
+                    observe::transfer("stale");
                     pushed_again = true;
                     way = Way::Push;
                 }
                 Attempt::Refused { kind, landing } => {
                     tracing::info!(worker = %worker.label, ?kind, "reference refused, going inline");
-                    crate::observe::transfer(match kind {
+                    observe::transfer(match kind {
                         RefusalKind::Bad => "refused_bad",
                         RefusalKind::Stale => "refused_stale",
                         RefusalKind::Gone => "refused_gone",
@@ -163,7 +168,7 @@ pub async fn dispatch(
                 }
                 Attempt::PushFailed { error, landing } => {
                     tracing::info!(worker = %worker.label, %error, "push failed, going inline");
-                    crate::observe::transfer("push_failed");
+                    observe::transfer("push_failed");
                     // One that is overdue may still arrive, and keeps its source until then.
                     if error != PushError::Deadline {
                         give_up(&landing, worker);
@@ -172,6 +177,17 @@ pub async fn dispatch(
                 }
             }
         }
+    }
+}
+
+/// What routing knows of a worker.
+fn candidate(worker: &Worker) -> Candidate {
+    Candidate {
+        index: worker.id.index(),
+        name: worker.name_hash,
+        in_flight: worker.in_flight(),
+        busy: worker.load.busy(),
+        belief: worker.belief(),
     }
 }
 

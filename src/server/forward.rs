@@ -22,6 +22,7 @@ use super::{
     send::{Answer, AnswerBody, LoadedRequest},
     surface::Surface,
     terms::{self, Terms},
+    told::Told,
 };
 use crate::{
     error::Fault,
@@ -95,7 +96,7 @@ async fn serve(
     stages.end("terms");
     let loaded =
         LoadedRequest { surface, body, request, media: &media, names: &names, others: &others, resize, deadline };
-    let Dispatched { answer, in_flight, decision } =
+    let Dispatched { answer, in_flight, work, decision } =
         dispatch(app, app.to_worker(&parts.headers), &loaded, &target, &asked).await?;
     drop(copies);
 
@@ -105,10 +106,11 @@ async fn serve(
         .then(|| responses::Made::new(app, app.tenancy.of(&parts.headers), in_flight.worker()));
     let Answer { status, headers, body, slots, .. } = *answer;
     let AnswerBody { begun, rest } = body;
+    let told = Told::new(work, &decision);
     let body = match rest {
         None => Body::from(begun),
         // Held until the last byte is through, or the client has left: then the places on the worker are given back.
-        Some(response) => pass_on::Rest::body(begun, response, made, (slots, in_flight)),
+        Some(response) => pass_on::Rest::body(begun, response, made, Some(told), (slots, in_flight)),
     };
     let mut response = pass_on::answer(status, &headers, body);
     if let Some(debugging) = debugging {

@@ -8,6 +8,7 @@
 //! - [`terms`]: what a request asks of routing.
 //! - [`dispatch`]: from a loaded request to an answer: which worker, which way, and what next when that fails.
 //! - [`send`]: one prepared request to one worker: push, inline, and what a worker's refusal means.
+//! - [`told`]: what an answer tells routing while it passes.
 //! - [`pass_on`]: a worker's answer becomes the client's.
 //! - [`relay`]: what goes to a worker as it comes: [`uploads`], [`responses`] that a worker keeps, [`extra`] routes.
 //! - [`models`]: which models there are, and who serves them.
@@ -50,6 +51,7 @@ pub mod surface;
 pub mod tenant;
 pub mod terms;
 pub mod tls;
+pub mod told;
 pub mod uploads;
 pub mod warm;
 

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use http_body::{Frame, SizeHint};
 
-use super::{headers, responses::Made};
+use super::{headers, responses::Made, told::Told};
 
 /// An answer with this body, which holds something until its last byte is through, or the client has left.
 pub fn answer(status: StatusCode, worker: &HeaderMap, body: Body) -> Response {
@@ -27,15 +27,17 @@ pub struct Rest<T> {
     worker: reqwest::Body,
     /// Looks for the id of the response that it is about.
     made: Option<Made>,
+    /// Hears what it tells routing.
+    told: Option<Told>,
     _hold: T,
 }
 
 impl<T: Send + Unpin + 'static> Rest<T> {
     /// The body of `response` after what of it is in `begun`. When it is dropped, so is `hold`: and the connection to
     /// the worker is closed if there was more to come, which ends its work.
-    pub fn body(begun: Bytes, response: reqwest::Response, made: Option<Made>, hold: T) -> Body {
+    pub fn body(begun: Bytes, response: reqwest::Response, made: Option<Made>, told: Option<Told>, hold: T) -> Body {
         let worker = http::Response::<reqwest::Body>::from(response).into_body();
-        Body::new(Rest { begun: (!begun.is_empty()).then_some(begun), worker, made, _hold: hold })
+        Body::new(Rest { begun: (!begun.is_empty()).then_some(begun), worker, made, told, _hold: hold })
     }
 }
 
@@ -54,6 +56,11 @@ impl<T: Unpin> http_body::Body for Rest<T> {
             && made.look(data)
         {
             this.made = None;
+        }
+        if let (Some(Ok(frame)), Some(told)) = (&frame, &mut this.told)
+            && let Some(data) = frame.data_ref()
+        {
+            told.chunk(data);
         }
         Poll::Ready(frame)
     }

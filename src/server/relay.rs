@@ -79,7 +79,7 @@ async fn send(app: &App, client: &HeaderMap, target: Target<'_>, outgoing: Outgo
             Ok(response) => {
                 let (status, headers) = (response.status(), response.headers().clone());
                 in_flight.ended(outcome_of(status));
-                let body = pass_on::Rest::body(Bytes::new(), response, None, in_flight);
+                let body = pass_on::Rest::body(Bytes::new(), response, None, None, in_flight);
                 return Ok(pass_on::answer(status, &headers, body));
             }
             Err(error) => {

@@ -11,7 +11,7 @@ use crate::{
     media::{
         content::{MediaId, Scope},
         picture::Media,
-        url_names::UrlNames,
+        url_names::{UrlIdentity, UrlNames},
     },
     request::{ClientRequest, ImageSource},
     routing::{
@@ -83,7 +83,15 @@ impl Terms<'_> {
             Some(tokens) => Prompt::Tokens(tokens),
             None => Prompt::Chain(self.chain(&images)),
         };
-        Asked { affinity: self.affinity(mm.as_ref()), images, mm, prompt }
+        Asked {
+            affinity: self.affinity(mm.as_ref()),
+            images,
+            mm,
+            prompt,
+            model: self.client.model.as_deref().map(str::to_owned),
+            salt: self.client.cache_salt.as_deref().map(str::to_owned),
+            named: self.names.is_empty() || !self.media.is_empty() || app.url_names.identity == UrlIdentity::Immutable,
+        }
     }
 
     /// What the model's files say: the images with their tokens, and the tokens of the prompt.

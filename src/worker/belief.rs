@@ -62,6 +62,11 @@ impl Belief {
         !self.given_up.load(Ordering::Relaxed) && self.items().by_id.get(id).is_some()
     }
 
+    /// The same, for who only wants to know: asking for every worker must not keep a picture young on all.
+    pub fn still_holds(&self, id: &MediaId) -> bool {
+        !self.given_up.load(Ordering::Relaxed) && self.items().by_id.contains(id)
+    }
+
     /// The worker has answered a request with this picture, so it holds it now.
     pub fn learn(&self, name: &Name) {
         let rgb = u64::from(name.height) * u64::from(name.width) * 3;

@@ -2,6 +2,7 @@
 //!
 //! - [`registry`]: the list of workers, which may change; [`changes`]: who hears of it.
 //! - [`state`]: one worker, and what is known of it; [`circuit`]: whether it is left alone for a while.
+//! - [`load`]: how busy a worker is; [`reports`]: what workers say of that themselves.
 //! - [`client`]: HTTP to workers.
 //! - [`attach`]: the gateway's side of attach, renew, void and detach (docs/PROTOCOL.md).
 //! - [`belief`]: what a worker is believed to hold processed.
@@ -13,9 +14,11 @@ pub mod belief;
 pub mod changes;
 pub mod circuit;
 pub mod client;
+pub mod load;
 pub mod monitor;
 pub mod probe;
 pub mod registry;
+pub mod reports;
 pub mod state;
 
 pub use belief::Belief;

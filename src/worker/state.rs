@@ -17,6 +17,7 @@ use super::{
     belief::Belief,
     changes::{Change, Changes},
     circuit::{Circuit, CircuitSettings, Outcome, Pass, Phase},
+    load::Load,
 };
 use crate::{media::resize::SmartResize, observe, transfer::Landing};
 
@@ -68,6 +69,8 @@ pub struct Worker {
     base: Url,
     /// `host:port`, for logs and metrics; never told to clients.
     pub label: String,
+    /// A hash of its URL: what it is known by to all gateways that were given the same.
+    pub name_hash: u64,
     healthy: AtomicBool,
     was_healthy: AtomicBool,
     draining: AtomicBool,
@@ -76,6 +79,8 @@ pub struct Worker {
     max_in_flight: usize,
     /// Woken when the last request has left.
     idle: Notify,
+    /// How busy it is.
+    pub load: Arc<Load>,
     landing: ArcSwapOption<Landing>,
     belief: ArcSwapOption<Belief>,
     resize: ArcSwapOption<SmartResize>,
@@ -115,6 +120,7 @@ impl Worker {
             format!("{}:{}", base.host_str().unwrap_or_default(), base.port_or_known_default().unwrap_or_default());
         Arc::new_cyclic(|me| Worker {
             id,
+            name_hash: twox_hash::XxHash3_64::oneshot(base.as_str().as_bytes()),
             base,
             label,
             healthy: AtomicBool::new(false),
@@ -124,6 +130,7 @@ impl Worker {
             in_flight: AtomicUsize::new(0),
             max_in_flight: settings.max_requests,
             idle: Notify::new(),
+            load: Arc::default(),
             landing: ArcSwapOption::empty(),
             belief: ArcSwapOption::empty(),
             resize: ArcSwapOption::empty(),

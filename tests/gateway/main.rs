@@ -19,6 +19,8 @@ mod hostile_clients;
 mod hostile_workers;
 mod inspect;
 mod keys;
+#[cfg(feature = "mm-routing")]
+mod kv_events;
 mod landing;
 mod lanes;
 mod life_cycle;

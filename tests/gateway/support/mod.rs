@@ -4,6 +4,8 @@ pub mod bodies;
 pub mod files;
 pub mod gateway;
 pub mod pictures;
+#[cfg(feature = "mm-routing")]
+pub mod publisher;
 pub mod raw;
 pub mod standin;
 pub mod wire;

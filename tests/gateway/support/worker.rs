@@ -33,6 +33,8 @@ struct Shared {
     /// Who answers the calls of the landing protocol; `None`: nobody.
     lander: Option<SocketAddr>,
     health: Mutex<&'static str>,
+    /// Where its KV events come from; `None`: it has no such route.
+    event_sources: Mutex<Option<String>>,
     /// Its list of models; `None`: it has no such route.
     models: Mutex<Option<String>>,
     asked_for_models: Mutex<Vec<Message>>,
@@ -84,6 +86,7 @@ impl FakeWorker {
             answering,
             lander,
             health: Mutex::new("200 OK"),
+            event_sources: Mutex::default(),
             models: Mutex::default(),
             asked_for_models: Mutex::default(),
             hello: Mutex::new(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n".to_vec()),
@@ -112,6 +115,11 @@ impl FakeWorker {
 
     pub fn set_health(&self, status: &'static str) {
         *self.shared.health.lock().unwrap() = status;
+    }
+
+    /// What it says of where its KV events come from, as JSON.
+    pub fn set_event_sources(&self, sources: String) {
+        *self.shared.event_sources.lock().unwrap() = Some(sources);
     }
 
     /// From now on it says that it serves these.
@@ -200,6 +208,11 @@ async fn serve(shared: Arc<Shared>, mut stream: BufReader<TcpStream>) {
                 let status = *shared.health.lock().unwrap();
                 format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n").into_bytes()
             }
+            "/kv_event_sources" => match shared.event_sources.lock().unwrap().as_deref() {
+                Some(sources) => ok_json(sources),
+                None => json("404 Not Found", "{}"),
+            },
+            "/metrics" => json("404 Not Found", "{}"),
             "/v1/models" => {
                 shared.asked_for_models.lock().unwrap().push(request);
                 match &*shared.models.lock().unwrap() {

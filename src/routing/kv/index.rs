@@ -1,0 +1,561 @@
+//! Which worker holds how much of a prompt.
+//!
+//! The index is kv-index's [`ChainIndex`]: chains of blocks with, for each stretch, the set of those who hold it. A lookup
+//! walks the prompt's own chain and nothing else, without a lock, so its cost does not depend on how many blocks there
+//! are. Its keys are hashes of our own making ([`super::blocks`]); the worker's names for blocks only tie its
+//! events together.
+//!
+//! Each stream of events (a worker, or one of its data-parallel ranks) is a [`Lane`]. Nothing ages: a lane holds what the
+//! worker said and did not take back, and goes with the worker. Memory is bounded by a number of blocks for all lanes
+//! together, of which each lane may have its part: beyond it, what is new is not taken in until something old has gone,
+//! and the view is known to be partial.
+
+use std::{
+    collections::HashSet,
+    fmt,
+    sync::{
+        Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+        atomic::{AtomicU8, AtomicUsize, Ordering},
+    },
+};
+
+use kv_index::{ChainBlockMap, ChainIndex, ContentHash, SequenceHash, StoredBlock};
+
+use super::{
+    blocks::{BlockHasher, CacheScope},
+    events::{BlockExtra, KvEvent, Removed, Stored},
+};
+use crate::routing::prompt::PromptTokens;
+
+/// Streams of events at once. Each costs a bit in every stretch of blocks.
+pub const MAX_LANES: usize = 512;
+
+/// Bytes for a block that one worker holds: its two hashes, the worker's name for it, and the tables' slack.
+pub const BLOCK_BYTES: u64 = 64;
+
+/// Tokens a block while no worker has told: vLLM's default.
+const UNKNOWN_BLOCK_SIZE: usize = 16;
+
+/// LoRA names that are remembered, to know which model names are such.
+const MAX_LORAS: usize = 1024;
+
+/// What is known of a worker's cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum View {
+    /// Nothing: it publishes no events, or they do not reach us.
+    None = 0,
+    /// All that is in it is true, but the worker may hold more.
+    Partial = 1,
+    /// Every event since the worker started has been seen.
+    Complete = 2,
+}
+
+/// See the module's documentation.
+pub struct KvIndex {
+    chain: ChainIndex,
+    lanes: RwLock<Lanes>,
+    max_blocks: usize,
+    held_blocks: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Lanes {
+    /// By the id that the chain index gave.
+    by_id: Vec<Option<(usize, Arc<LaneState>)>>,
+    count: usize,
+    loras: HashSet<String>,
+}
+
+#[derive(Debug)]
+struct LaneState {
+    view: AtomicU8,
+    /// Tokens a block; 0 until an event has told.
+    block_size: AtomicUsize,
+    blocks: AtomicUsize,
+}
+
+/// One stream of events, by which the index learns. Dropped, it takes along what it taught.
+pub struct Lane {
+    index: Arc<KvIndex>,
+    id: u32,
+    state: Arc<LaneState>,
+    map: ChainBlockMap,
+    /// Of a hybrid model's caches, the one whose hits count: full attention, which holds a prompt from its beginning.
+    group: Option<Option<u64>>,
+    hasher: BlockHasher,
+    ignored: usize,
+}
+
+/// A prompt in blocks of the size that workers use, or one of them, if they differ.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Overlaps {
+    pub block_size: usize,
+    pub hashes: Vec<u64>,
+}
+
+/// There are [`MAX_LANES`] already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("more than {MAX_LANES} streams of KV events")]
+pub struct TooManyLanes;
+
+impl KvIndex {
+    /// For at most so many blocks, one that two workers hold counted twice.
+    pub fn new(max_blocks: usize) -> Self {
+        KvIndex {
+            chain: ChainIndex::with_max_workers(MAX_LANES),
+            lanes: RwLock::default(),
+            max_blocks,
+            held_blocks: AtomicUsize::new(0),
+        }
+    }
+
+    /// A new stream of a worker's events; `name` is like no other's.
+    pub fn lane(self: &Arc<Self>, worker: usize, name: &str) -> Result<Lane, TooManyLanes> {
+        let id = self.chain.intern_worker(name).map_err(|_| TooManyLanes)?;
+        let state = Arc::new(LaneState {
+            view: AtomicU8::new(View::None as u8),
+            block_size: AtomicUsize::new(0),
+            blocks: AtomicUsize::new(0),
+        });
+        let mut lanes = self.write();
+        let slot = id as usize;
+        if lanes.by_id.len() <= slot {
+            lanes.by_id.resize(slot + 1, None);
+        }
+        lanes.by_id[slot] = Some((worker, state.clone()));
+        lanes.count += 1;
+        drop(lanes);
+        Ok(Lane {
+            index: self.clone(),
+            id,
+            state,
+            map: ChainBlockMap::default(),
+            group: None,
+            hasher: BlockHasher::default(),
+            ignored: 0,
+        })
+    }
+
+    /// Tells how many tokens of the prompt's beginning each worker holds, if any; a worker with several ranks more than
+    /// once.
+    pub fn overlaps(
+        &self,
+        prompt: &PromptTokens,
+        salt: Option<&str>,
+        model: Option<&str>,
+        mut report: impl FnMut(usize, usize),
+    ) -> Overlaps {
+        let lanes = self.read();
+        let lora = model.filter(|model| lanes.loras.contains(*model));
+        let mut sizes: Vec<usize> = Vec::with_capacity(1);
+        for (_, state) in lanes.by_id.iter().flatten() {
+            let size = state.block_size.load(Ordering::Relaxed);
+            if size != 0 && !sizes.contains(&size) {
+                sizes.push(size);
+            }
+        }
+        let mut hasher = BlockHasher::default();
+        let mut of = |size| hasher.of_prompt(CacheScope { lora, salt }, prompt, size);
+        let mut first = None;
+        for size in sizes {
+            let hashes = of(size);
+            self.held(&hashes, |lane, blocks| {
+                if let Some(Some((worker, _))) = lanes.by_id.get(lane) {
+                    report(*worker, blocks * size);
+                }
+            });
+            first.get_or_insert(Overlaps { block_size: size, hashes });
+        }
+        first.unwrap_or_else(|| Overlaps { block_size: UNKNOWN_BLOCK_SIZE, hashes: of(UNKNOWN_BLOCK_SIZE) })
+    }
+
+    /// How many blocks of this chain each lane holds from its beginning.
+    pub fn held(&self, hashes: &[u64], mut report: impl FnMut(usize, usize)) {
+        self.chain.score_into(hashes, |hash| *hash, false, |lane, blocks| report(lane as usize, blocks as usize));
+    }
+
+    /// The least that is known of any of a worker's caches.
+    pub fn view(&self, worker: usize) -> View {
+        let lanes = self.read();
+        let views = lanes.by_id.iter().flatten().filter(|(of, _)| *of == worker).map(|(_, state)| state.view());
+        views.min().unwrap_or(View::None)
+    }
+
+    /// What is known of each worker that has a lane: by its index, in no order.
+    pub fn views(&self, mut report: impl FnMut(usize, View)) {
+        for (worker, state) in self.read().by_id.iter().flatten() {
+            report(*worker, state.view());
+        }
+    }
+
+    /// Blocks of a worker that are known.
+    pub fn blocks(&self, worker: usize) -> usize {
+        let lanes = self.read();
+        let of_worker = lanes.by_id.iter().flatten().filter(|(of, _)| *of == worker);
+        of_worker.map(|(_, state)| state.blocks.load(Ordering::Relaxed)).sum()
+    }
+
+    /// The name is a LoRA's: a request for that model is one with it.
+    pub fn is_lora(&self, model: &str) -> bool {
+        self.read().loras.contains(model)
+    }
+
+    /// Bytes that the chains take, without the lanes' own tables.
+    pub fn bytes(&self) -> usize {
+        let stats = self.chain.stats();
+        stats.arena_bytes + stats.header_bytes
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Lanes> {
+        // A list that is whole between any two statements.
+        self.lanes.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Lanes> {
+        self.lanes.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Blocks that one lane may hold.
+    fn share(&self) -> usize {
+        self.max_blocks / self.read().count.max(1)
+    }
+}
+
+impl LaneState {
+    fn view(&self) -> View {
+        match self.view.load(Ordering::Relaxed) {
+            2 => View::Complete,
+            1 => View::Partial,
+            _ => View::None,
+        }
+    }
+}
+
+impl Lane {
+    /// Takes in what a worker published.
+    pub fn apply(&mut self, event: KvEvent) {
+        match event {
+            KvEvent::Stored(stored) => self.stored(&stored),
+            KvEvent::Removed(removed) => self.removed(&removed),
+            KvEvent::Cleared => self.clear(),
+        }
+    }
+
+    /// Forgets all blocks.
+    pub fn clear(&mut self) {
+        self.index.chain.apply_cleared(self.id, &mut self.map);
+        self.count();
+    }
+
+    pub fn set_view(&mut self, view: View) {
+        self.state.view.store(view as u8, Ordering::Relaxed);
+    }
+
+    pub fn view(&self) -> View {
+        self.state.view()
+    }
+
+    pub fn blocks(&self) -> usize {
+        self.state.blocks.load(Ordering::Relaxed)
+    }
+
+    /// Events that could not be taken in since this was last asked for.
+    pub fn take_ignored(&mut self) -> usize {
+        std::mem::take(&mut self.ignored)
+    }
+
+    fn stored(&mut self, stored: &Stored) {
+        // Other tiers hold copies for a connector to load; whether it does is its own matter.
+        let here = stored.medium.as_deref().is_none_or(|medium| medium == "GPU");
+        let main = match (&stored.kind, self.group) {
+            (Some(kind), _) => ["full_attention", "mla_attention", "sink_full_attention"].contains(&kind.as_str()),
+            (None, Some(group)) => group == stored.group,
+            (None, None) => stored.group.unwrap_or(0) == 0,
+        };
+        if !here || !main || stored.hashes.is_empty() {
+            return;
+        }
+        let size = stored.block_size;
+        if size == 0 || stored.hashes.len().checked_mul(size) != Some(stored.token_ids.len()) {
+            return self.ignore();
+        }
+        match self.state.block_size.load(Ordering::Relaxed) {
+            known if known == size => {}
+            // A part of a block, which is named again when it is full.
+            known if known > size => return,
+            _ => {
+                self.clear();
+                self.state.block_size.store(size, Ordering::Relaxed);
+            }
+        }
+        self.group = Some(stored.group);
+        let room = self.index.share().min(self.blocks() + self.index.room()).saturating_sub(self.blocks());
+        if stored.hashes.len() > room {
+            return self.ignore();
+        }
+        if let Some(lora) = &stored.lora_name {
+            self.learn_lora(lora);
+        }
+        let none = BlockExtra::default();
+        let mut blocks = Vec::with_capacity(stored.hashes.len());
+        for (index, (&hash, tokens)) in stored.hashes.iter().zip(stored.token_ids.chunks_exact(size)).enumerate() {
+            let extra = stored.extra.get(index).unwrap_or(&none);
+            let lora = stored.lora_name.as_deref();
+            let first = index == 0 && stored.parent.is_none();
+            let scope = first.then(|| CacheScope {
+                lora,
+                // The LoRA's name stands first; a salt may well be the same text.
+                salt: extra.texts.get(usize::from(lora.is_some())).map(String::as_str),
+            });
+            let content = self.hasher.of_event(scope, tokens, extra);
+            blocks.push(StoredBlock { seq_hash: SequenceHash(hash), content_hash: ContentHash(content) });
+        }
+        let parent = stored.parent.map(SequenceHash);
+        match self.index.chain.apply_stored(self.id, &blocks, parent, &mut self.map) {
+            Ok(()) => self.count(),
+            // What stood before was never heard of.
+            Err(_) => self.ignore(),
+        }
+    }
+
+    fn removed(&mut self, removed: &Removed) {
+        let here = removed.medium.as_deref().is_none_or(|medium| medium == "GPU");
+        if !here || self.group.is_none_or(|group| group != removed.group) {
+            return;
+        }
+        let hashes: Vec<_> = removed.hashes.iter().copied().map(SequenceHash).collect();
+        self.index.chain.apply_removed(self.id, &hashes, &mut self.map);
+        self.count();
+    }
+
+    /// Something was not taken in: from now on there may be more than is known.
+    fn ignore(&mut self) {
+        self.ignored += 1;
+        if self.view() == View::Complete {
+            self.set_view(View::Partial);
+        }
+    }
+
+    fn learn_lora(&self, name: &str) {
+        if self.index.is_lora(name) {
+            return;
+        }
+        let mut lanes = self.index.write();
+        if lanes.loras.len() < MAX_LORAS {
+            lanes.loras.insert(name.to_owned());
+        }
+    }
+
+    fn count(&self) {
+        let now = self.map.len();
+        let before = self.state.blocks.swap(now, Ordering::Relaxed);
+        // Each lane adds and takes away what is its own.
+        self.index.held_blocks.fetch_add(now, Ordering::Relaxed);
+        self.index.held_blocks.fetch_sub(before, Ordering::Relaxed);
+    }
+}
+
+impl KvIndex {
+    /// Blocks that may yet be taken in.
+    fn room(&self) -> usize {
+        self.max_blocks.saturating_sub(self.held_blocks.load(Ordering::Relaxed))
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        // First, so that no decision meets a worker that is gone, or the next that gets its id.
+        let mut lanes = self.index.write();
+        if let Some(slot) = lanes.by_id.get_mut(self.id as usize) {
+            *slot = None;
+            lanes.count -= 1;
+        }
+        drop(lanes);
+        self.index.chain.remove_worker(self.id, std::mem::take(&mut self.map));
+        self.count();
+    }
+}
+
+impl fmt::Debug for KvIndex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KvIndex").field("blocks", &self.held_blocks).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Lane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lane").field("id", &self.id).field("state", &self.state).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::routing::prompt::{MediaSpan, MmHash};
+
+    const SIZE: usize = 4;
+
+    fn index(max_blocks: usize) -> Arc<KvIndex> {
+        Arc::new(KvIndex::new(max_blocks))
+    }
+
+    /// Blocks of tokens that begin with these numbers; their names are those of a chain.
+    fn stored(parent: Option<u64>, names: &[u64]) -> Stored {
+        Stored {
+            hashes: names.to_vec(),
+            parent,
+            token_ids: names.iter().flat_map(|&name| [name as u32, 1, 2, 3]).collect(),
+            block_size: SIZE,
+            ..Stored::default()
+        }
+    }
+
+    fn prompt(names: &[u64]) -> PromptTokens {
+        PromptTokens { ids: stored(None, names).token_ids, media: Vec::new() }
+    }
+
+    fn overlaps(index: &KvIndex, prompt: &PromptTokens) -> Vec<(usize, usize)> {
+        scoped(index, prompt, None, None)
+    }
+
+    fn scoped(index: &KvIndex, prompt: &PromptTokens, salt: Option<&str>, model: Option<&str>) -> Vec<(usize, usize)> {
+        let mut found = Vec::new();
+        index.overlaps(prompt, salt, model, |worker, tokens| found.push((worker, tokens)));
+        found.sort_unstable();
+        found
+    }
+
+    #[test]
+    fn each_worker_is_known_by_the_beginning_that_it_holds() {
+        let index = index(100);
+        let (mut a, mut b) = (index.lane(0, "0/0").unwrap(), index.lane(7, "7/0").unwrap());
+        a.apply(KvEvent::Stored(stored(None, &[1, 2, 3])));
+        // Other names for the same blocks.
+        let mut other = stored(None, &[1, 2]);
+        other.hashes = vec![101, 102];
+        b.apply(KvEvent::Stored(other));
+        assert_eq!(overlaps(&index, &prompt(&[1, 2, 3, 4])), [(0, 12), (7, 8)]);
+        a.apply(KvEvent::Removed(Removed { hashes: vec![2], ..Removed::default() }));
+        assert_eq!(overlaps(&index, &prompt(&[1, 2, 3])), [(0, 4), (7, 8)]);
+        b.apply(KvEvent::Stored(stored(Some(102), &[3])));
+        assert_eq!(overlaps(&index, &prompt(&[1, 2, 3])), [(0, 4), (7, 12)]);
+        b.apply(KvEvent::Cleared);
+        drop(a);
+        assert_eq!(overlaps(&index, &prompt(&[1, 2, 3])), []);
+        assert_eq!(index.held_blocks.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn equal_tokens_of_different_images_and_scopes_are_different_blocks() {
+        let index = index(100);
+        let mut lane = index.lane(0, "0").unwrap();
+        let image = MmHash::of_identifier("a");
+        let mut event = stored(None, &[1, 2]);
+        event.extra = vec![
+            BlockExtra { media: vec![(image, 1)], texts: vec!["tuned".into(), "salt".into()], ..BlockExtra::default() },
+            BlockExtra { media: vec![(image, -3)], texts: vec!["tuned".into()], ..BlockExtra::default() },
+        ];
+        event.lora_name = Some("tuned".into());
+        lane.apply(KvEvent::Stored(event));
+        let with = |name| {
+            let media = vec![MediaSpan { hash: MmHash::of_identifier(name), offset: 1, length: 7 }];
+            PromptTokens { media, ..prompt(&[1, 2]) }
+        };
+        assert_eq!(scoped(&index, &with("a"), Some("salt"), Some("tuned")), [(0, 8)]);
+        assert_eq!(scoped(&index, &with("b"), Some("salt"), Some("tuned")), []);
+        assert_eq!(scoped(&index, &prompt(&[1, 2]), Some("salt"), Some("tuned")), []);
+        assert_eq!(scoped(&index, &with("a"), None, Some("tuned")), []);
+        assert_eq!(scoped(&index, &with("a"), Some("salt"), Some("another model")), []);
+    }
+
+    #[test]
+    fn only_the_attention_that_holds_a_prompt_from_its_beginning_counts() {
+        let index = index(100);
+        let mut lane = index.lane(0, "0").unwrap();
+        let event = |group, kind: &str, medium: Option<&str>| {
+            let mut event = stored(None, &[1]);
+            (event.group, event.kind, event.medium) = (Some(group), Some(kind.into()), medium.map(str::to_owned));
+            KvEvent::Stored(event)
+        };
+        lane.apply(event(0, "sliding_window", Some("GPU")));
+        lane.apply(event(1, "full_attention", Some("CPU")));
+        assert_eq!(overlaps(&index, &prompt(&[1])), []);
+        lane.apply(event(1, "full_attention", Some("GPU")));
+        lane.apply(KvEvent::Removed(Removed { hashes: vec![1], medium: None, group: Some(0) }));
+        assert_eq!(overlaps(&index, &prompt(&[1])), [(0, 4)]);
+        lane.apply(KvEvent::Removed(Removed { hashes: vec![1], medium: None, group: Some(1) }));
+        assert_eq!(overlaps(&index, &prompt(&[1])), []);
+    }
+
+    #[test]
+    fn a_view_that_misses_something_is_partial() {
+        let index = index(4);
+        let mut lane = index.lane(0, "0").unwrap();
+        for (event, complete) in [
+            (stored(None, &[1, 2]), true),
+            (stored(Some(99), &[5]), false),
+            (stored(Some(2), &[3, 4, 5]), false),
+            (Stored { token_ids: vec![1], ..stored(Some(2), &[3]) }, false),
+        ] {
+            lane.set_view(View::Complete);
+            lane.apply(KvEvent::Stored(event));
+            assert_eq!((index.view(0) == View::Complete, lane.blocks()), (complete, 2));
+            assert_eq!(lane.take_ignored(), usize::from(!complete));
+        }
+        // Room that another lane has not taken is not to be had: each has its share.
+        let mut other = index.lane(1, "1").unwrap();
+        other.apply(KvEvent::Stored(stored(None, &[1, 2, 3])));
+        assert_eq!((other.blocks(), index.view(1)), (0, View::None));
+    }
+
+    #[test]
+    fn names_that_are_in_use_are_not_given_beyond_the_limit() {
+        let index = index(4);
+        let lanes: Vec<_> = (0..MAX_LANES).map(|lane| index.lane(lane, &lane.to_string()).unwrap()).collect();
+        assert!(matches!(index.lane(0, "one more"), Err(TooManyLanes)));
+        drop(lanes);
+        assert!(index.lane(0, "one more").is_ok());
+    }
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Store(usize, Option<u64>, Vec<u64>),
+        Remove(usize, Vec<u64>),
+        Clear(usize),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let names = || proptest::collection::vec(0u64..6, 0..4);
+        prop_oneof![
+            6 => (0usize..2, proptest::option::of(0u64..6), names()).prop_map(|(l, p, n)| Step::Store(l, p, n)),
+            3 => (0usize..2, names()).prop_map(|(l, n)| Step::Remove(l, n)),
+            1 => (0usize..2).prop_map(Step::Clear),
+        ]
+    }
+
+    proptest! {
+        /// Names that repeat, parents that lie, blocks that follow themselves: whatever a worker says.
+        #[test]
+        fn nonsense_is_survived_and_bounded(steps in proptest::collection::vec(step(), 0..60)) {
+            let index = index(20);
+            let mut lanes = [index.lane(0, "0").unwrap(), index.lane(1, "1").unwrap()];
+            for step in steps {
+                match step {
+                    Step::Store(lane, parent, names) => lanes[lane].apply(KvEvent::Stored(stored(parent, &names))),
+                    Step::Remove(lane, hashes) => {
+                        lanes[lane].apply(KvEvent::Removed(Removed { hashes, ..Removed::default() }));
+                    }
+                    Step::Clear(lane) => lanes[lane].apply(KvEvent::Cleared),
+                }
+                prop_assert!(index.held_blocks.load(Ordering::Relaxed) <= 20);
+            }
+            overlaps(&index, &prompt(&[1, 2, 3]));
+            drop(lanes);
+            prop_assert_eq!(index.held_blocks.load(Ordering::Relaxed), 0);
+            prop_assert_eq!(overlaps(&index, &prompt(&[1, 2, 3])), []);
+        }
+    }
+}

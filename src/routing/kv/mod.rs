@@ -1,0 +1,19 @@
+//! What each worker holds in its KV cache, block by block, from the events that it publishes.
+//!
+//! - [`subscription`]: one task a worker: where its events come from, and that none is missed unknown.
+//! - [`stream`]: one stream of events in order: gaps, replays, restarts.
+//! - [`endpoint`]: the addresses that vLLM names, and which end has to connect.
+//! - [`zmtp`]: the protocol of ZeroMQ's sockets.
+//! - [`events`]: reading the events.
+//! - [`index`]: which worker holds how much of a prompt.
+//! - [`blocks`]: the hash of a block, the same for an event and for a prompt.
+
+pub mod blocks;
+pub mod endpoint;
+pub mod events;
+pub mod index;
+pub mod stream;
+pub mod subscription;
+pub mod zmtp;
+
+pub use index::{KvIndex, Lane, Overlaps, View};

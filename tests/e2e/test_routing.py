@@ -1,0 +1,117 @@
+"""Two workers: equal images meet on one, others spread, and a worker that dies takes along what it held."""
+
+import json
+
+import pytest
+
+import chat
+import tiny_model
+from harness import Vllm, free_port, nixl_lib_dir
+from pictures import data_uri, drawing, encode, image, text
+
+BLOCK = 32
+
+
+@pytest.fixture(scope="module")
+def second_vllm():
+    worker = Vllm("vllm-routing-2", flags=kv_events())
+    yield worker
+    worker.stop()
+
+
+@pytest.fixture(scope="module")
+def first_vllm():
+    worker = Vllm("vllm-routing-1", flags=kv_events())
+    yield worker
+    worker.stop()
+
+
+@pytest.fixture(scope="module")
+def fleet(first_vllm, second_vllm):
+    return [first_vllm.ready(), second_vllm.ready()]
+
+
+@pytest.fixture(scope="module")
+def router(fleet, start_gateway):
+    flags = ["--nixl-lib-dir", str(nixl_lib_dir()), "--route-policy", "mm-kv"]
+    flags += ["--model-path", str(tiny_model.ensure())]
+    gateway = start_gateway("gateway-routing", [worker.url for worker in fleet], *flags).ready()
+    gateway.wait_until_attached()
+    return gateway
+
+
+def kv_events() -> tuple[str, ...]:
+    config = {
+        "enable_kv_cache_events": True,
+        "publisher": "zmq",
+        "endpoint": f"tcp://*:{free_port()}",
+        "replay_endpoint": f"tcp://*:{free_port()}",
+    }
+    return ("--kv-events-config", json.dumps(config), "--enable-prompt-tokens-details")
+
+
+def ask(gateway, parts: list[dict]) -> tuple[int, dict[str, str]]:
+    """Which worker answered, why it was chosen."""
+    answer = chat.post(gateway.url, parts, headers={"x-mediagate-debug": "1"})
+    assert answer.status_code == 200, answer.text
+    route = dict(pair.split("=", 1) for pair in answer.headers["x-mediagate-route"].split("; "))
+    return int(route["worker"]), route
+
+
+def hits(worker) -> float:
+    return worker.metrics().get("vllm:prefix_cache_hits_total", 0.0)
+
+
+def test_equal_images_meet_on_one_worker_and_hit_its_prefix_cache(fleet, router, files):
+    pixels = drawing(60)
+    png, tiff = encode(pixels, "PNG"), encode(pixels, "TIFF")
+    forms = [
+        files.put("/routing/a.png", png, "image/png"),
+        files.put("/routing/another-name.png", png, "image/png"),
+        files.put("/routing/a.tiff", tiff, "image/tiff"),
+        data_uri(png, "PNG"),
+    ]
+    first, _ = ask(router, [image(forms[0]), text("What is in the picture?")])
+    for form in forms[1:]:
+        before = hits(fleet[first])
+        worker, route = ask(router, [image(form), text("What is in the picture?")])
+        assert worker == first, route
+        assert route["reason"] in ("overlap", "media")
+        assert hits(fleet[first]) - before >= 3 * BLOCK
+
+
+def test_cold_images_spread_over_both(router):
+    picture = [data_uri(encode(drawing(seed), "PNG"), "PNG") for seed in range(70, 80)]
+    routes = [ask(router, [image(uri), text("What is in the picture?")]) for uri in picture]
+    workers = [worker for worker, _ in routes]
+    assert 2 <= sum(workers) <= 8, routes
+
+
+def test_what_is_predicted_is_what_the_worker_says(router):
+    before = router.metrics()
+    uri = data_uri(encode(drawing(90), "PNG"), "PNG")
+    for _ in range(3):
+        ask(router, [image(uri), text("What is in the picture?")])
+    after = router.metrics()
+
+    def grown(name: str) -> float:
+        return after.get(name, 0.0) - before.get(name, 0.0)
+
+    prompt = grown("mediagate_route_prompt_tokens_total")
+    cached, predicted = grown("mediagate_route_cached_tokens_total"), grown("mediagate_route_predicted_tokens_total")
+    # vLLM computes the last block of a prompt again even where it has it.
+    assert prompt > 0
+    assert abs(predicted - cached) <= 3 * BLOCK + 0.05 * prompt, (prompt, cached, predicted)
+
+
+def test_a_killed_worker_takes_along_what_it_held(fleet, router):
+    uri = data_uri(encode(drawing(95), "PNG"), "PNG")
+    owner, _ = ask(router, [image(uri), text("What is in the picture?")])
+    assert router.metrics()["mediagate_kv_known_blocks"] > 0
+    fleet[owner].stop(seconds=0)
+    other, route = ask(router, [image(uri), text("What is in the picture?")])
+    assert other == 1 - owner
+    assert route["overlap"] == "0"
+    # One worker is left, and all that is known is of it.
+    again, route = ask(router, [image(uri), text("What is in the picture?")])
+    assert again == other
