@@ -90,7 +90,10 @@ if [ -z "$gateway" ]; then
 fi
 [ -n "$model" ] || model="$(curl --silent --fail "$gateway/v1/models" | "$python" -c 'import json, sys; print(json.load(sys.stdin)["data"][0]["id"])')"
 # aiperf counts tokens itself. A folder works offline, a name asks the model hub.
-[ -n "$tokenizer" ] || tokenizer="$("$python" "$root/tests/e2e/tiny_model.py")"
+if [ -z "$tokenizer" ]; then
+    tokenizer="$out/tokenizer"
+    "$out/venv/bin/python" "$root/launch/aiperf_tokenizer.py" "$tokenizer"
+fi
 # Its offline mode looks folders up on the hub, and fails.
 unset HF_HUB_OFFLINE TRANSFORMERS_OFFLINE
 

@@ -106,7 +106,7 @@ pub struct InspectArgs {
     /// Files, or http, https or data URLs
     #[arg(required = true)]
     pub inputs: Vec<String>,
-    /// Folder of a model, as vLLM is given it: says how many tokens each image is to it
+    /// Folder of a model, as vLLM is given it: says how many tokens each image is to it, and to which size it would be brought
     #[cfg(feature = "mm-routing")]
     #[arg(long, value_name = "DIR")]
     pub model_path: Option<PathBuf>,

@@ -14,7 +14,10 @@ use crate::{
     pillow::Pillow,
 };
 
-const ROUNDS: usize = 31;
+/// Rounds are fewer for large pictures, of which each takes long enough to be measured well.
+const MOST_ROUNDS: usize = 41;
+const FEWEST_ROUNDS: usize = 11;
+const MEGAPIXELS_IN_ALL: f64 = 60.0;
 /// Pillow takes longer, and is measured every so many rounds.
 const PILLOW_EVERY: usize = 2;
 
@@ -45,7 +48,8 @@ fn measure(picture: &Picture, file: &[u8], mut pillow: Option<&mut Pillow>) -> V
         pillow.open(file);
     }
     let [mut ours, mut codecs, mut pillows] = [Duration::MAX; 3];
-    for round in 0..ROUNDS {
+    let rounds = ((MEGAPIXELS_IN_ALL / picture.megapixels()) as usize).clamp(FEWEST_ROUNDS, MOST_ROUNDS);
+    for round in 0..rounds {
         ours = ours.min(time(|| decode_into(file, &header, &mut out).expect("a whole picture")));
         if let Some(codec) = codec {
             codecs = codecs.min(time(|| codec(file, &mut for_codec)));
@@ -87,7 +91,7 @@ fn measure_hashes(pixels: &[u8]) {
         let Some(pixels) = pixels.get(..height as usize * width as usize * 3) else { continue };
         let content_hash = ContentHash::of(height, width, pixels);
         let mut best = [Duration::MAX; 4];
-        for _ in 0..ROUNDS {
+        for _ in 0..MOST_ROUNDS {
             let taken = [
                 time(|| _ = black_box(ContentHash::of(height, width, pixels))),
                 time(|| _ = black_box(twox_hash::XxHash3_64::oneshot(pixels))),

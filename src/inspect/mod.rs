@@ -12,18 +12,19 @@ use std::{
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
-use self::report::{Pixels, Policy, Report, Times};
+use self::report::{Pixels, Policy, Report, Resized, Times};
 #[cfg(feature = "mm-routing")]
-use crate::model::{ImageTokens, ModelFiles};
+use crate::model::{ImageTokens, ModelFiles, processor};
 use crate::{
     config::InspectArgs,
     error::Fault,
     media::{
         content::{Name, Scope},
-        decode::{self, Probe},
+        decode::{self, Probe, Size},
         error::MediaError,
         fetch::{FetchError, Fetcher, Trail},
         loader::MediaConfig,
+        resize::SmartResize,
         source::Source,
     },
 };
@@ -65,6 +66,7 @@ struct WriteError {
 
 pub async fn run(args: InspectArgs) -> Result<(), Box<dyn Error>> {
     let tokens = tokens_of(&args)?;
+    let resize = rule_of(&args)?;
     let inspector = Inspector { config: args.media.config(), fetcher: Fetcher::new(&args.media.config().fetch)? };
     let mut out = std::io::stdout().lock();
     for (index, input) in args.inputs.into_iter().enumerate() {
@@ -84,6 +86,10 @@ pub async fn run(args: InspectArgs) -> Result<(), Box<dyn Error>> {
                 (report.status, report.code, report.message) = ("refused", Some(code), Some(message));
             }
         }
+        report.resized = report.pixels.as_ref().and_then(|pixels| {
+            let Size { height, width } = resize?.target(Size { height: pixels.height, width: pixels.width })?;
+            Some(Resized { width, height })
+        });
         report.tokens = report.pixels.as_ref().and_then(|pixels| tokens(pixels.height, pixels.width));
         report.input = shown(input);
         if args.json {
@@ -111,6 +117,18 @@ fn tokens_of(args: &InspectArgs) -> Result<TokensOf, Box<dyn Error>> {
 #[cfg(not(feature = "mm-routing"))]
 fn tokens_of(_: &InspectArgs) -> Result<TokensOf, Box<dyn Error>> {
     Ok(Box::new(|_, _| None))
+}
+
+/// How the model's image processor sizes images, where that is known.
+#[cfg(feature = "mm-routing")]
+fn rule_of(args: &InspectArgs) -> Result<Option<SmartResize>, Box<dyn Error>> {
+    let Some(dir) = &args.model_path else { return Ok(None) };
+    Ok(ModelFiles::read(dir)?.image_processor.as_ref().and_then(processor::rule_of_files))
+}
+
+#[cfg(not(feature = "mm-routing"))]
+fn rule_of(_: &InspectArgs) -> Result<Option<SmartResize>, Box<dyn Error>> {
+    Ok(None)
 }
 
 /// Data URIs are long: their beginning names them.

@@ -30,7 +30,17 @@ pub struct Report {
     /// With a model: how many tokens of a prompt the image is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<usize>,
+    /// With a model whose image processor would shrink the image: to what. A gateway does that itself, in front of workers
+    /// that it is sure of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resized: Option<Resized>,
     pub times_ms: Times,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Resized {
+    pub width: u32,
+    pub height: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -100,6 +110,9 @@ impl fmt::Display for Report {
             if pixels.orientation != 1 {
                 let (width, height) = (pixels.stored_width, pixels.stored_height);
                 line("orientation", &format_args!("{}: stored {width} wide, {height} high", pixels.orientation))?;
+            }
+            if let Some(Resized { width, height }) = self.resized {
+                line("resized to", &format_args!("{width} wide, {height} high"))?;
             }
             if let Some(tokens) = self.tokens {
                 line("tokens", &tokens)?;

@@ -92,6 +92,10 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
     describe_gauge!(WORKER_CIRCUIT, "Whether a worker is left alone: 0 no, 0.5 a request is tried, 1 yes");
     describe_counter!(CIRCUIT_OPENED, "Times that a worker began to be left alone");
     describe_counter!(RELOADS, "Times that the configuration was read again, by outcome");
+    // There from the start, so that the first failure is seen as a rise.
+    for outcome in ["ok", "failed"] {
+        counter!(RELOADS, "outcome" => outcome).increment(0);
+    }
     describe_gauge!(IN_FLIGHT, "Requests under way");
     describe_gauge!(WORKER_IN_FLIGHT, "Requests on a worker");
     describe_gauge!(LANDING_OPEN, "Pushes whose place on the worker is in use");

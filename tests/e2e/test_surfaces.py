@@ -16,6 +16,8 @@ from pictures import MIME, PHOTO, data_uri, drawing, encode
 
 ANSWER_TOKENS = 24
 QUESTION = "Describe this image in detail."
+# Anthropic's client has no argument for it; its API, and vLLM's, do.
+GREEDY = {"temperature": 0}
 
 
 def openai_client(server) -> openai.OpenAI:
@@ -105,7 +107,9 @@ def ask(server, content: list[dict], **more) -> str:
     # Anthropic's API has no way to go on after the model's end; the first of its words tell pictures apart as well.
     with anthropic_client(server) as client:
         messages = [{"role": "user", "content": content}]
-        answer = client.messages.create(model=MODEL, max_tokens=ANSWER_TOKENS, temperature=0, messages=messages, **more)
+        answer = client.messages.create(
+            model=MODEL, max_tokens=ANSWER_TOKENS, messages=messages, extra_body=GREEDY, **more
+        )
     assert answer.type == "message"
     return "".join(block.text for block in answer.content if block.type == "text")
 
@@ -127,7 +131,9 @@ def test_messages_by_url_and_by_base64(vllm, gateway, two):
 def test_messages_streamed(vllm, gateway, two):
     with anthropic_client(gateway) as client, nothing_opened(vllm):
         messages = [{"role": "user", "content": blocks(two["gateway"], as_base64=True)}]
-        with client.messages.stream(model=MODEL, max_tokens=ANSWER_TOKENS, temperature=0, messages=messages) as stream:
+        with client.messages.stream(
+            model=MODEL, max_tokens=ANSWER_TOKENS, messages=messages, extra_body=GREEDY
+        ) as stream:
             said = "".join(stream.text_stream)
     assert said == ask(vllm, blocks(two["vllm"], as_base64=True))
 
@@ -141,7 +147,7 @@ def test_an_image_in_the_result_of_a_tool(vllm, gateway, two):
             {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": [image]}]},
         ]
         with anthropic_client(server) as client:
-            answer = client.messages.create(model=MODEL, max_tokens=ANSWER_TOKENS, temperature=0, messages=messages)
+            answer = client.messages.create(model=MODEL, max_tokens=ANSWER_TOKENS, messages=messages, extra_body=GREEDY)
         return "".join(block.text for block in answer.content if block.type == "text")
 
     with nothing_opened(vllm):

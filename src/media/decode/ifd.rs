@@ -60,7 +60,11 @@ pub(super) fn walk<'a>(
         } else {
             &entry[8..8 + size]
         };
-        Some(if value.is_empty() { ControlFlow::Continue(()) } else { visit(Entry { tag, kind, value }) })
+        if value.is_empty() {
+            seen = Seen::Some;
+            return Some(ControlFlow::Continue(()));
+        }
+        Some(visit(Entry { tag, kind, value }))
     };
     let count = endian.u16(tiff, at).unwrap_or(0);
     let mut outside_bytes = 0;
@@ -119,4 +123,26 @@ impl Entry<'_> {
 
 fn whole(value: f64) -> Option<u32> {
     (value.fract() == 0.0 && (0.0..=65_535.0).contains(&value)).then_some(value as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_without_values_are_passed_over_and_told() {
+        let directory = |counts: [u8; 2]| {
+            let entries =
+                [(1, counts[0]), (2, counts[1])].map(|(tag, count)| [tag, 0, 3, 0, count, 0, 0, 0, 7, 0, 0, 0]);
+            [&[2, 0][..], entries.as_flattened(), &[0; 4]].concat()
+        };
+        for (counts, tags, seen) in [([1, 1], vec![1, 2], Seen::All), ([0, 1], vec![2], Seen::Some)] {
+            let mut visited = Vec::new();
+            let all = walk(&directory(counts), Endian::Little, 0, |entry| {
+                visited.push(entry.tag);
+                ControlFlow::Continue(())
+            });
+            assert_eq!((visited, all), (tags, seen));
+        }
+    }
 }

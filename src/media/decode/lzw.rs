@@ -1,7 +1,8 @@
 //! The strings of LZW, for GIF and TIFF, which differ in how codes are stored and in what they forgive.
 //!
-//! Each new string is the last one and the byte that was written after it: bytes that lie side by side in the output.
-//! So the table holds no strings, only where in the output each begins, and a code is a copy within the output.
+//! Each new string is the last one and the byte that was written after it: bytes that lie side by side in the output. So
+//! the table holds the place of a long string there, and a code of one is a copy within the output. Short strings, which
+//! most are where LZW compresses badly, are in the table themselves.
 
 /// Codes have at most twelve bits.
 const TABLE: usize = 1 << 12;
@@ -10,21 +11,63 @@ const TABLE: usize = 1 << 12;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Undefined;
 
+/// A string of up to seven bytes: its length, then the bytes from the first on. Or a zero, where in the output a longer one
+/// begins (32 bits), and its length (24 bits). All zeros is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Entry(u64);
+
+impl Entry {
+    const NONE: Self = Self(0);
+    const MOST_BYTES: u64 = 7;
+
+    fn byte(byte: u8) -> Self {
+        Self(u64::from(byte) << 8 | 1)
+    }
+
+    fn long(start: usize, length: usize) -> Self {
+        Self((start as u64) << 8 | (length as u64) << 40)
+    }
+
+    /// Length of a short string, 0 of a long one.
+    fn short_length(self) -> u64 {
+        self.0 & 0xff
+    }
+
+    fn bytes(self) -> [u8; 8] {
+        (self.0 >> 8).to_le_bytes()
+    }
+
+    fn start(self) -> usize {
+        (self.0 >> 8 & 0xffff_ffff) as usize
+    }
+
+    fn length(self) -> usize {
+        match self.short_length() {
+            0 => (self.0 >> 40) as usize,
+            length => length as usize,
+        }
+    }
+
+    /// This string, which was written at `start`, and one more byte.
+    fn and(self, byte: u8, start: usize) -> Self {
+        match self.short_length() {
+            length @ 1..Self::MOST_BYTES => Self((self.0 + 1) | (u64::from(byte) << (8 * (length + 1)))),
+            _ => Self::long(start, self.length() + 1),
+        }
+    }
+}
+
 /// The strings known so far, and what was written of them.
 pub(super) struct Strings<'out> {
     out: &'out mut [u8],
     at: usize,
-    /// Codes below are single bytes.
-    literals: usize,
     first: usize,
     /// The code of the string that is the last one and the next byte.
     next: usize,
-    /// Whether there is a last one.
-    begun: bool,
+    /// The last string, and where it was written; none where the table was cleared.
+    last: Entry,
     last_start: usize,
-    /// Where the string of each code from `first` on begins; it ends one byte into the one written after it, which is
-    /// where the next code's begins.
-    starts: Box<[u32; TABLE + 1]>,
+    table: Box<[Entry; TABLE]>,
 }
 
 impl<'out> Strings<'out> {
@@ -32,8 +75,9 @@ impl<'out> Strings<'out> {
     /// than 4 GiB.
     pub(super) fn new(out: &'out mut [u8], literals: usize, first: usize) -> Option<Self> {
         u32::try_from(out.len()).ok()?;
-        let starts = Box::new([0; TABLE + 1]);
-        Some(Self { out, at: 0, literals, first, next: first, begun: false, last_start: 0, starts })
+        let mut table = Box::new([Entry::NONE; TABLE]);
+        table.iter_mut().take(literals).enumerate().for_each(|(code, entry)| *entry = Entry::byte(code as u8));
+        Some(Self { out, at: 0, first, next: first, last: Entry::NONE, last_start: 0, table })
     }
 
     /// Whether the output is full.
@@ -44,7 +88,7 @@ impl<'out> Strings<'out> {
     /// Forgets all strings.
     pub(super) fn clear(&mut self) {
         self.next = self.first;
-        self.begun = false;
+        self.last = Entry::NONE;
     }
 
     /// The code that the next new string gets.
@@ -53,56 +97,59 @@ impl<'out> Strings<'out> {
     }
 
     /// Writes the string of `code`, or what of it the output has room for. Whether it made a new string.
+    // A code takes a few nanoseconds: out of line, keeping the state in memory would take as long again.
+    #[inline(always)]
     pub(super) fn write(&mut self, code: usize) -> Result<bool, Undefined> {
-        let at = self.at;
-        let length = if code < self.literals {
-            if let Some(out) = self.out.get_mut(at) {
-                *out = code as u8;
-            }
-            1
-        } else if !self.begun || code < self.first {
-            return Err(Undefined);
-        } else if code < self.next && code < TABLE {
-            let (start, end) = (self.starts[code] as usize, self.starts[code + 1] as usize);
-            self.copy(start, end - start + 1);
-            end - start + 1
-        } else if code == self.next {
-            // The last string, and the byte after it, which is its own first.
-            let length = at - self.last_start;
-            self.copy(self.last_start, length);
-            if at + length < self.out.len() {
-                self.out[at + length] = self.out[at];
-            }
-            length + 1
+        let (at, last, last_start) = (self.at, self.last, self.last_start);
+        let entry = if code < self.next {
+            *self.table.get(code).ok_or(Undefined)?
+        } else if code == self.next && last != Entry::NONE {
+            // The last string and the byte after it, which is its own first.
+            last.and(self.byte(last_start), last_start)
         } else {
-            return Err(Undefined);
+            Entry::NONE
         };
-        let defined = self.begun && self.next < TABLE;
+        if entry == Entry::NONE {
+            return Err(Undefined);
+        }
+        let (length, first_byte) = match entry.short_length() {
+            0 => (self.copy(entry), self.byte(at)),
+            length => {
+                match self.out[at..].first_chunk_mut() {
+                    // What is too much is overwritten later.
+                    Some(target) => *target = entry.bytes(),
+                    None => self.out[at..].iter_mut().zip(entry.bytes()).for_each(|(out, byte)| *out = byte),
+                }
+                (length as usize, entry.bytes()[0])
+            }
+        };
+        let defined = last != Entry::NONE && self.next < TABLE;
         if defined {
+            self.table[self.next] = last.and(first_byte, last_start);
             self.next += 1;
         }
-        if (defined || !self.begun)
-            && let Some(start) = self.starts.get_mut(self.next)
-        {
-            *start = at as u32;
-        }
-        self.begun = true;
+        self.last = entry;
         self.last_start = at;
         self.at = self.out.len().min(at + length);
         Ok(defined)
     }
 
-    /// Appends bytes that were written before, as far as there is room.
-    fn copy(&mut self, start: usize, length: usize) {
-        const SHORT: usize = 16;
-        let at = self.at;
-        if length <= SHORT && at + SHORT <= self.out.len() {
-            // Most are short: a whole register costs less than to count. What is too much is overwritten later.
-            self.out.copy_within(start..start + SHORT, at);
-        } else {
-            let fitting = length.min(self.out.len() - at);
-            self.out.copy_within(start..start + fitting, at);
+    /// A byte that was written; of what there was no room for, a zero, which goes nowhere.
+    fn byte(&self, at: usize) -> u8 {
+        self.out.get(at).copied().unwrap_or_default()
+    }
+
+    /// Appends a long string as far as there is room; its length.
+    fn copy(&mut self, entry: Entry) -> usize {
+        let (at, start, length) = (self.at, entry.start(), entry.length());
+        let fitting = length.min(self.out.len() - at);
+        // Of the string in the making, the last byte is yet to be written: it is its first.
+        let written = fitting.min(at - start);
+        self.out.copy_within(start..start + written, at);
+        if written < fitting {
+            self.out[at + written] = self.out[at];
         }
+        length
     }
 }
 

@@ -165,8 +165,9 @@ mod tests {
     fn a_jpeg_at_a_fraction_of_its_size_shows_nearly_the_same() {
         let full = header(PHOTOGRAPH);
         let sizes = |of: [(u32, u32); 2]| of.map(|(height, width)| Size { height, width });
-        for (file, [target, reduced_size]) in
-            [(PHOTOGRAPH, sizes([(70, 90), (76, 101)])), (ON_ITS_SIDE, sizes([(12, 6), (19, 12)]))]
+        // A pattern of single pixels differs more.
+        for (file, [target, reduced_size], most) in
+            [(PHOTOGRAPH, sizes([(70, 90), (76, 101)]), 4), (ON_ITS_SIDE, sizes([(12, 6), (19, 12)]), 12)]
         {
             let reduced = header(file).reduced_to_cover(target).unwrap();
             assert_eq!(reduced.size(), reduced_size);
@@ -174,7 +175,11 @@ mod tests {
             decode_resized(file, &reduced, target, &mut out, &mut Scratch::default()).unwrap();
             let expected = simply(file, target);
             let sum: u64 = out.iter().zip(&expected).map(|(a, b)| u64::from(a.abs_diff(*b))).sum();
-            assert!(out != expected && sum < 4 * out.len() as u64, "{} levels a value", sum as f64 / out.len() as f64);
+            assert!(
+                out != expected && sum < most * out.len() as u64,
+                "{} levels a value",
+                sum as f64 / out.len() as f64
+            );
         }
         // Not even a half would cover it.
         assert!(full.reduced_to_cover(Size { height: 152, width: 20 }).is_none());

@@ -1,7 +1,5 @@
 //! Undoing the compressions of TIFF that are followed here, and its predictor.
 
-use flate2::{Decompress, FlushDecompress};
-
 use super::super::bytes::Endian;
 use super::super::lzw::{HighBits, Strings};
 
@@ -88,10 +86,10 @@ fn undo_lzw(data: &[u8], out: &mut [u8]) -> Option<()> {
 }
 
 fn undo_deflate(data: &[u8], out: &mut [u8]) -> Option<()> {
-    let mut decoder = Decompress::new(true);
-    // In one go, so that nothing is looked at beyond what fills the output.
-    decoder.decompress(data, out, FlushDecompress::Finish).ok()?;
-    (decoder.total_out() == out.len() as u64).then_some(())
+    let mut decoder = fdeflate::Decompressor::new();
+    // In one go, so that little is looked at beyond what fills the output.
+    let (_, length) = decoder.read(data, out, 0, true).ok()?;
+    (length == out.len()).then_some(())
 }
 
 fn undo_pack_bits(mut data: &[u8], mut out: &mut [u8]) -> Option<()> {
