@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes a small tokenizer that aiperf can count with, made on the spot and without a download: aiperf_tokenizer.py FOLDER.
+"""Writes a small tokenizer that aiperf can count with, without a download: aiperf_tokenizer.py FOLDER.
 
 It is that of the end-to-end tests' model, whose making needs torch; this needs `tokenizers` alone.
 """
@@ -10,7 +10,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests/e2e"))
 
-import tiny_model  # noqa: E402  (found by the line above)
+import tiny_model
 
 
 def main() -> None:

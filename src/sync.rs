@@ -21,6 +21,20 @@ pub struct Mutex<T>(imp::Mutex<T>);
 #[derive(Debug, Default)]
 pub struct Condvar(imp::Condvar);
 
+/// A number that is the calling thread's own: for spreading what all threads write, modulo as many places as there are.
+#[cfg(not(feature = "shuttle"))]
+pub fn stripe() -> usize {
+    static NEXT: atomic::AtomicUsize = atomic::AtomicUsize::new(0);
+    thread_local!(static OWN: usize = NEXT.fetch_add(1, atomic::Ordering::Relaxed));
+    OWN.with(|own| *own)
+}
+
+/// See above.
+#[cfg(feature = "shuttle")]
+pub fn stripe() -> usize {
+    shuttle::current::me().into()
+}
+
 impl<T> Mutex<T> {
     pub fn new(value: T) -> Self {
         Mutex(imp::Mutex::new(value))

@@ -40,7 +40,8 @@ pub async fn run(args: WarmArgs) -> Result<(), Box<dyn Error>> {
         }
         bar.inc(1);
     }
-    bar.finish();
+    // The summary says it all, and begins on a line of its own.
+    bar.finish_and_clear();
     println!("{} of {} images are warm", urls.len() - failed, urls.len());
     if failed > 0 { Err(format!("{failed} images could not be loaded").into()) } else { Ok(()) }
 }

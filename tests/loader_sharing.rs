@@ -6,10 +6,15 @@ mod loader_support;
 use std::{sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
-use loader_support::{Origin, at_rest, data_uri, late, loader, picture, pixels};
+use loader_support::{Origin, at_rest, avif, data_uri, late, loader, picture, pixels};
 use mediagate::{
     error::Fault,
-    media::{content::Scope, loader::MediaConfig, resize::SmartResize},
+    media::{
+        content::Scope,
+        loader::{Loaded, MediaConfig},
+        picture::Media,
+        resize::SmartResize,
+    },
 };
 
 const ARENA_BYTES: usize = 16 << 20;
@@ -143,6 +148,47 @@ async fn what_is_stale_is_asked_about_and_what_is_fresh_is_not() {
     assert_eq!(twice("/2/8/8?cc=max-age=60").await, 1);
     assert_eq!(twice("/3/8/8?cc=max-age=0").await, 2);
     assert_eq!(twice("/4/8/8?cc=no-cache&etag=x").await, 2);
+    at_rest(&loader).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_file_that_is_not_decoded_is_fetched_once_kept_and_asked_about_as_a_picture_is() {
+    let origin = Origin::start().await;
+    let loader = loader(origin.config(), ARENA_BYTES);
+    let scope = Scope::default();
+    let file = |loaded: &Loaded| match &loaded.media {
+        Media::Original(original) => (original.bytes(), original.slot.address()),
+        Media::Picture(_) => panic!("decoded"),
+    };
+    let fresh = "/1/1/1?avif=true&delay=50";
+    let all = join_all((0..20).map(|_| {
+        let (loader, source) = (loader.clone(), origin.url(fresh));
+        tokio::spawn(async move { loader.load(source, &scope, late()).await.unwrap() })
+    }))
+    .await;
+    let all: Vec<_> = all.into_iter().map(Result::unwrap).collect();
+    let first = file(&all[0]);
+    assert_eq!(first.0, avif(1));
+    assert!(all.iter().all(|loaded| file(loaded) == first), "one slot for all");
+    // The same file by another way, and in the arena while it is held: for each who holds it.
+    let data = format!("data:image/avif;base64,{}", base64_simd::STANDARD.encode_to_string(avif(1)));
+    let by_data = loader.load(data.as_str().into(), &scope, late()).await.unwrap();
+    assert_eq!(file(&by_data), first);
+    assert_eq!(loader.held().small_pixels_bytes, 21 * avif(1).len().next_multiple_of(4096));
+    assert_eq!(loader.held().encoded_bytes, 0);
+    let other_tenant = loader.load(data.as_str().into(), &Scope::new(Some("tenant"), None), late()).await.unwrap();
+    assert_ne!(file(&other_tenant).1, first.1);
+    drop((all, by_data, other_tenant, first));
+    loader.load(origin.url(fresh), &scope, late()).await.unwrap();
+    assert_eq!(origin.requests(fresh), 1);
+
+    for (path, requests) in [("/2/1/1?avif=true&cc=no-cache&etag=x", 2), ("/3/1/1?avif=true&cc=no-store", 2)] {
+        for _ in 0..2 {
+            let loaded = loader.load(origin.url(path), &scope, late()).await.unwrap();
+            assert_eq!(file(&loaded).0.len(), avif(1).len());
+        }
+        assert_eq!(origin.requests(path), requests);
+    }
     at_rest(&loader).await;
 }
 

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use mediagate::{
     media::{
-        cache::Contents,
+        cache::{Contents, SourceKey, Sources},
         content::{Name, Scope},
-        loader::{Flights, Joined},
-        picture::Picture,
+        fetch::Validators,
+        loader::{Flights, Gate, Joined},
+        picture::{Media, Picture},
     },
     memory::{Arena, Budget, SLOT_ALIGNMENT_BYTES, ZoneId},
 };
@@ -56,6 +57,71 @@ fn a_budget_is_never_exceeded_and_everybody_in_line_is_served() {
 }
 
 #[test]
+fn bytes_that_were_put_aside_for_other_threads_are_found() {
+    check(|| {
+        // A sixty-fourth may lie in a till.
+        let budget = Budget::new(64 * 4);
+        let small: Vec<_> = (0..3)
+            .map(|_| {
+                let budget = budget.clone();
+                thread::spawn(move || {
+                    for _ in 0..2 {
+                        if let Ok(admission) = budget.try_admit(3) {
+                            thread::yield_now();
+                            drop(admission);
+                        }
+                    }
+                })
+            })
+            .collect();
+        let all = spawn({
+            let budget = budget.clone();
+            async move { drop(budget.acquire(64 * 4).await.unwrap()) }
+        });
+        small.into_iter().for_each(|thread| thread.join().unwrap());
+        block_on(all).unwrap();
+        assert_eq!((budget.free_bytes(), budget.waiting()), (64 * 4, 0));
+    });
+}
+
+/// A hit finds a slot by a way of its own, beside the table from which it may be evicted at that moment.
+#[test]
+fn a_hit_and_an_eviction_at_once_leave_whole_pixels_or_none() {
+    check(|| {
+        let arena = Arena::new(2 * SLOT_ALIGNMENT_BYTES).unwrap();
+        let (sources, contents) = (Arc::new(Sources::default()), Arc::new(Contents::new(arena.clone())));
+        let (key, now) = (SourceKey::url(&Scope::default(), "a"), std::time::Instant::now());
+        let kept = contents.keep(picture(&arena, 1).unwrap(), now).0;
+        sources.remember(key, kept.content(), None, Validators::default(), now);
+        sources.found(&key, &kept, now);
+        drop(kept);
+        let hitting = thread::spawn({
+            let (arena, sources) = (arena.clone(), sources.clone());
+            move || {
+                if let Some(hit) = sources.hit(&key, now, |bytes| arena.try_lease(bytes).ok()) {
+                    thread::yield_now();
+                    assert_eq!(hit.slot()[..], [1; 3]);
+                }
+            }
+        });
+        let writing = thread::spawn({
+            let (arena, contents) = (arena.clone(), contents.clone());
+            move || {
+                contents.evict_one(ZoneId::Small);
+                let all: Vec<_> = (2..4).filter_map(|value| picture(&arena, value)).collect();
+                assert!(!all.is_empty());
+            }
+        });
+        hitting.join().unwrap();
+        writing.join().unwrap();
+        contents.clear();
+        assert_eq!(arena.usage().used_bytes, 0);
+        let budget = arena.budget(ZoneId::Small);
+        assert_eq!(budget.free_bytes(), budget.total_bytes());
+    });
+}
+
+#[test]
 fn who_leaves_the_line_loses_nothing_for_others() {
     check(|| {
         let budget = Budget::new(10);
@@ -92,7 +158,7 @@ fn work_is_done_once_however_the_askers_come_and_go() {
                 let (flights, begun, stored) = (flights.clone(), begun.clone(), stored.clone());
                 spawn(async move {
                     let ready = || Some(stored.load(Ordering::SeqCst)).filter(|&stored| stored > 0);
-                    let work = || {
+                    let work = |()| {
                         let (begun, stored) = (begun.clone(), stored.clone());
                         async move {
                             begun.fetch_add(1, Ordering::SeqCst);
@@ -124,10 +190,59 @@ fn work_is_done_once_however_the_askers_come_and_go() {
     });
 }
 
-fn picture(arena: &Arc<Arena>, value: u8) -> Option<Picture> {
+/// Two requests for the same two images, each of which may come to lead one and follow the other, and room for one of them.
+#[test]
+fn one_who_is_admitted_waits_for_nobody_who_is_not() {
+    check(|| {
+        let flights = Arc::<Flights<u8, usize, Gate>>::default();
+        let budget = Budget::new(20);
+        let requests: Vec<_> = [[0u8, 1], [1, 0]]
+            .into_iter()
+            .map(|images| {
+                let (flights, budget) = (flights.clone(), budget.clone());
+                spawn(async move {
+                    let mut joined = Vec::new();
+                    for image in images {
+                        let work = |gate: Gate| {
+                            async move {
+                                gate.wait(10).await;
+                                yield_now().await;
+                                7
+                            }
+                            .boxed()
+                        };
+                        let flight = match flights.join(image, || None::<()>, work) {
+                            Joined::Ready(()) => unreachable!("nothing is kept"),
+                            Joined::Led(flight) | Joined::Followed(flight) => flight,
+                        };
+                        // As far as the size is known, or to the end if another has opened the gate.
+                        let size = std::pin::pin!(flight.beside().announced());
+                        futures_util::future::select(flight.result(), size).await;
+                        joined.push(flight);
+                    }
+                    let mut share = budget.acquire(20).await.unwrap();
+                    let mut rest = Vec::new();
+                    for flight in &joined {
+                        rest.extend(flight.beside().open(share.split(10).unwrap()));
+                    }
+                    for flight in &joined {
+                        assert_eq!(flight.result().await, 7);
+                    }
+                })
+            })
+            .collect();
+        for request in requests {
+            block_on(request).unwrap();
+        }
+        assert!(flights.is_empty());
+        assert_eq!((budget.free_bytes(), budget.waiting()), (20, 0));
+    });
+}
+
+fn picture(arena: &Arc<Arena>, value: u8) -> Option<Media> {
     let mut slot = arena.allocate(3)?;
     slot.fill(value);
-    Some(Picture { name: Name::of(&Scope::default(), 1, 1, &[value; 3]), slot: slot.freeze() })
+    Some(Media::Picture(Picture { name: Name::of(&Scope::default(), 1, 1, &[value; 3]), slot: slot.freeze() }))
 }
 
 #[test]
@@ -137,14 +252,14 @@ fn a_pinned_picture_is_never_evicted_and_its_slot_never_written() {
         let arena = Arena::new(2 * SLOT_ALIGNMENT_BYTES).unwrap();
         let contents = Arc::new(Contents::new(arena.clone()));
         let now = std::time::Instant::now();
-        let name = contents.keep(picture(&arena, 1).unwrap(), now).0.name;
+        let content = contents.keep(picture(&arena, 1).unwrap(), now).0.content();
         let pinning = thread::spawn({
             let (arena, contents) = (arena.clone(), contents.clone());
             move || {
                 let lease = Arc::new(arena.try_lease(3).unwrap());
-                if let Some(pinned) = contents.pin(&name, &lease, now) {
+                if let Some(pinned) = contents.pin(&content, &lease, now) {
                     thread::yield_now();
-                    assert_eq!(pinned.slot[..], [1; 3]);
+                    assert_eq!(pinned.slot()[..], [1; 3]);
                 }
             }
         });
@@ -156,7 +271,7 @@ fn a_pinned_picture_is_never_evicted_and_its_slot_never_written() {
                     while arena.usage().used_bytes == arena.bytes() && contents.evict_one(ZoneId::Small) {}
                     if let Some(picture) = picture(&arena, value) {
                         let (kept, _) = contents.keep(picture, now);
-                        assert_eq!(kept.slot[..], [value; 3]);
+                        assert_eq!(kept.slot()[..], [value; 3]);
                     }
                 })
             })

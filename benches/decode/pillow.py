@@ -1,4 +1,4 @@
-"""Decodes as vLLM does, with Pillow: `open PATH`, then `decode TIMES`, which answers the nanoseconds by clock and by thread."""
+"""Decodes as vLLM does, with Pillow: `open PATH`, `decode TIMES`, answered with nanoseconds by clock and by thread."""
 
 import io
 import pathlib

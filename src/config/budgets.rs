@@ -8,13 +8,14 @@ use super::ServeArgs;
 #[cfg(feature = "mm-routing")]
 use crate::media::dimensions;
 use crate::{
-    media::cache::{MAX_CONTENTS, MAX_SOURCES},
+    media::cache::{MAX_CONTENTS, MAX_SOURCES, MAX_VALIDATORS_BYTES},
     memory::{SLOT_ALIGNMENT_BYTES, limits},
     routing,
 };
 
-/// The program itself: code, threads, connections, logs.
-pub const BASE_BYTES: u64 = 128 << 20;
+/// The program itself. At rest it has 46 MiB beside the arena with NIXL's libraries in it (30 MiB of them are files, which the
+/// system can drop), 21 MiB without; the rest is for connections, and for what the allocator keeps of what was given back.
+pub const BASE_BYTES: u64 = 96 << 20;
 
 /// An entry of the cache: keys, times, validators, the tables around them.
 const SOURCE_BYTES: u64 = 400;
@@ -31,9 +32,13 @@ pub struct Budgets {
 
 /// A quarter of what there is, at most 4 GiB, and no more than may be registered.
 pub(super) fn default_arena_bytes() -> u64 {
-    let quarter = (limits::memory_bytes().unwrap_or(UNKNOWN_MEMORY_BYTES) / 4).min(4 << 30);
+    arena_bytes_of(limits::memory_bytes().unwrap_or(UNKNOWN_MEMORY_BYTES), limits::lockable_bytes())
+}
+
+fn arena_bytes_of(memory_bytes: u64, lockable_bytes: Option<u64>) -> u64 {
+    let quarter = (memory_bytes / 4).min(4 << 30);
     // What NIXL registers besides is small.
-    limits::lockable_bytes().map_or(quarter, |lockable| quarter.min(lockable / 16 * 15))
+    lockable_bytes.map_or(quarter, |lockable| quarter.min(lockable / 16 * 15))
 }
 
 /// An eighth of what there is, at most 1 GiB: with an arena of a quarter, five eighths in all.
@@ -57,7 +62,10 @@ impl Budgets {
                     "abandoned jobs",
                     media.decoders as u64 * (args.max_body_bytes.as_u64() + media.fetch.max_bytes as u64),
                 ),
-                ("cache index", MAX_SOURCES as u64 * SOURCE_BYTES + contents * CONTENT_BYTES),
+                (
+                    "cache index",
+                    MAX_SOURCES as u64 * SOURCE_BYTES + MAX_VALIDATORS_BYTES as u64 + contents * CONTENT_BYTES,
+                ),
             ]);
         }
         #[cfg(feature = "mm-routing")]
@@ -84,5 +92,19 @@ impl fmt::Display for Budgets {
             }
             None => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_arena_is_a_quarter_bounded_by_4_gib_and_by_what_may_be_locked() {
+        const GIB: u64 = 1 << 30;
+        assert_eq!(arena_bytes_of(8 * GIB, None), 2 * GIB);
+        assert_eq!(arena_bytes_of(64 * GIB, None), 4 * GIB);
+        assert_eq!(arena_bytes_of(64 * GIB, Some(GIB)), GIB / 16 * 15);
+        assert_eq!(arena_bytes_of(8 * GIB, Some(64 * GIB)), 2 * GIB);
     }
 }

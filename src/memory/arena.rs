@@ -8,7 +8,8 @@ use super::{
     budget::{Budget, BudgetError},
     mapping::Mapping,
     slot::{Lease, Slot, SlotMut},
-    zone::{self, ArenaUse, Watch, Zone},
+    watch::Watch,
+    zone::{self, ArenaUse, Zone},
 };
 
 /// Slots begin at multiples of this. A page: a source or target off 64-byte alignment made NIXL's CMA writes
@@ -144,7 +145,7 @@ impl Arena {
     pub fn reserve(self: &Arc<Self>, bytes: usize, fill: impl FnOnce(&mut [u8])) -> Option<Slot> {
         let zone = ZoneId::Small;
         let admission = self.budget(zone).try_admit(Self::charge(bytes)).ok()?;
-        let lease = Arc::new(Lease::new(self.clone(), zone, admission));
+        let lease = Arc::new(Lease::new(admission));
         let mut slot = self.allocate_in(zone, bytes)?;
         fill(&mut slot);
         Some(slot.freeze().leased(lease))
@@ -162,18 +163,14 @@ impl Arena {
     }
 
     /// A lease of a slot of `bytes` bytes, without waiting.
-    pub fn try_lease(self: &Arc<Self>, bytes: usize) -> Result<Lease, BudgetError> {
-        let zone = self.zone_of(bytes);
-        Ok(Lease::new(self.clone(), zone, self.budget(zone).try_admit(Self::charge(bytes))?))
+    pub fn try_lease(&self, bytes: usize) -> Result<Lease, BudgetError> {
+        let admission = self.budget(self.zone_of(bytes)).try_admit(Self::charge(bytes))?;
+        Ok(Lease::new(admission))
     }
 
     /// Hears of what is given back in a zone. Take it before the attempt that may fail.
     pub fn watch(&self, zone: ZoneId) -> Watch<'_> {
-        self.zone(zone).watch()
-    }
-
-    pub(super) fn announce(&self, zone: ZoneId) {
-        self.zone(zone).announce();
+        self.zone(zone).budget.watch()
     }
 
     pub(super) fn give_back(&self, zone: ZoneId, allocation: Allocation, pages: u32) {

@@ -4,7 +4,8 @@
 //! a line. Whoever stands behind and fits may pass one who does not fit yet, but each is passed a bounded number of times:
 //! a small request need not wait for a large one, and a large one is not starved by small ones.
 //!
-//! While nobody waits, to take and to give back is one atomic operation each.
+//! While nobody waits, to take and to give back is an atomic operation or two each, on lines of memory that are a thread's
+//! own most of the time.
 
 use std::{
     collections::VecDeque,
@@ -16,9 +17,14 @@ use std::{
 
 use tokio::time::Instant;
 
+use super::{
+    till::{Free, TILLS},
+    watch::{Changes, Watch},
+};
 use crate::sync::{
     Mutex,
     atomic::{AtomicUsize, Ordering},
+    stripe,
 };
 
 /// How often one who waits may be passed by others behind.
@@ -37,15 +43,27 @@ pub enum BudgetError {
 
 /// A bounded number of bytes. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Budget(Arc<Shared>);
+pub struct Budget {
+    shared: Arc<Shared>,
+    tellers: Arc<[Arc<Teller>]>,
+}
 
 #[derive(Debug)]
 struct Shared {
     total_bytes: usize,
-    free_bytes: AtomicUsize,
+    free: Free,
     /// Length of the line, to be seen without its lock.
     waiting: AtomicUsize,
     line: Mutex<VecDeque<Waiter>>,
+    changes: Changes,
+}
+
+/// The budget as an admission knows it: one for each till, so that not all threads count their references at one place.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Teller {
+    shared: Arc<Shared>,
+    till: usize,
 }
 
 /// One who stands in line.
@@ -74,18 +92,21 @@ enum Standing {
 /// Bytes of a [`Budget`] that are held; given back on drop.
 #[derive(Debug)]
 pub struct Admission {
-    budget: Budget,
+    teller: Arc<Teller>,
     bytes: usize,
 }
 
 impl Budget {
     pub fn new(total_bytes: usize) -> Self {
-        Budget(Arc::new(Shared {
+        let shared = Arc::new(Shared {
             total_bytes,
-            free_bytes: AtomicUsize::new(total_bytes),
+            free: Free::new(total_bytes),
             waiting: AtomicUsize::new(0),
             line: Mutex::default(),
-        }))
+            changes: Changes::default(),
+        });
+        let tellers = (0..TILLS).map(|till| Arc::new(Teller { shared: shared.clone(), till })).collect();
+        Budget { shared, tellers }
     }
 
     /// Waits in line for `bytes`, until `deadline` at most.
@@ -107,61 +128,73 @@ impl Budget {
         }
     }
 
-    /// `bytes` at once, if nobody waits and they are free.
+    /// `bytes` at once, if nobody waits and they are free. For nothing nobody waits.
     pub fn try_admit(&self, bytes: usize) -> Result<Admission, BudgetError> {
-        let total_bytes = self.0.total_bytes;
+        let total_bytes = self.total_bytes();
         if bytes > total_bytes {
             return Err(BudgetError::NeverFits { wanted_bytes: bytes, total_bytes });
         }
-        if self.0.waiting.load(Ordering::SeqCst) == 0 && self.0.take(bytes) {
-            return Ok(Admission { budget: self.clone(), bytes });
+        let teller = self.teller();
+        if bytes == 0 || self.waiting() == 0 && self.shared.free.take(teller.till, bytes) {
+            return Ok(Admission { teller: teller.clone(), bytes });
         }
         Err(BudgetError::Busy { wanted_bytes: bytes, waited: Duration::ZERO })
     }
 
     fn stand_in_line(&self, bytes: usize) -> Turn {
         let place = Arc::<Place>::default();
-        let mut line = self.0.line.lock();
+        let mut line = self.shared.line.lock();
         line.push_back(Waiter { wanted_bytes: bytes, passed: 0, place: place.clone() });
-        self.0.waiting.store(line.len(), Ordering::SeqCst);
+        self.shared.waiting.store(line.len(), Ordering::SeqCst);
         // What was given back before the store was not announced to anybody.
-        self.0.serve(&mut line);
+        self.shared.serve(&mut line);
         drop(line);
         Turn { budget: self.clone(), bytes, place }
     }
 
     pub fn total_bytes(&self) -> usize {
-        self.0.total_bytes
+        self.shared.total_bytes
     }
 
     pub fn free_bytes(&self) -> usize {
-        self.0.free_bytes.load(Ordering::SeqCst)
+        self.shared.free.sum()
     }
 
     /// How many stand in line.
     pub fn waiting(&self) -> usize {
-        self.0.waiting.load(Ordering::SeqCst)
+        self.shared.waiting.load(Ordering::SeqCst)
+    }
+
+    /// Hears of what is given back. Take it before the attempt that may fail.
+    pub fn watch(&self) -> Watch<'_> {
+        self.shared.changes.watch()
+    }
+
+    /// Tells those who watch that what they look for may be there now.
+    pub(super) fn announce(&self) {
+        self.shared.changes.announce();
+    }
+
+    fn teller(&self) -> &Arc<Teller> {
+        &self.tellers[stripe() % TILLS]
     }
 }
 
 impl Shared {
-    fn take(&self, bytes: usize) -> bool {
-        let less = |free: usize| free.checked_sub(bytes);
-        self.free_bytes.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok()
-    }
-
-    fn give_back(&self, bytes: usize) {
-        self.free_bytes.fetch_add(bytes, Ordering::SeqCst);
+    fn give_back(&self, till: usize, bytes: usize) {
+        self.free.give_back(till, bytes);
         if self.waiting.load(Ordering::SeqCst) > 0 {
             self.serve(&mut self.line.lock());
         }
+        self.changes.announce();
     }
 
     /// Serves everybody who may be served now, from the front.
     fn serve(&self, line: &mut VecDeque<Waiter>) {
+        self.free.collect();
         let mut index = 0;
         while let Some(waiter) = line.get(index).filter(|_| index < LOOK_AHEAD) {
-            if self.take(waiter.wanted_bytes) {
+            if self.free.take_common(waiter.wanted_bytes) {
                 waiter.place.served();
                 line.remove(index);
                 line.iter_mut().take(index).for_each(|waiter| waiter.passed += 1);
@@ -200,7 +233,7 @@ impl Future for Turn {
         let mut standing = self.place.0.lock();
         if matches!(*standing, Standing::Served) {
             *standing = Standing::Over;
-            return Poll::Ready(Admission { budget: self.budget.clone(), bytes: self.bytes });
+            return Poll::Ready(Admission { teller: self.budget.teller().clone(), bytes: self.bytes });
         }
         *standing = Standing::Waiting(context.waker().clone());
         Poll::Pending
@@ -212,12 +245,12 @@ impl Drop for Turn {
         if matches!(*self.place.0.lock(), Standing::Over) {
             return;
         }
-        let shared = &self.budget.0;
+        let shared = &self.budget.shared;
         let mut line = shared.line.lock();
         line.retain(|waiter| !Arc::ptr_eq(&waiter.place, &self.place));
         // Served after all, but nobody will hold what was taken.
         if matches!(*self.place.0.lock(), Standing::Served) {
-            shared.free_bytes.fetch_add(self.bytes, Ordering::SeqCst);
+            shared.free.give_back(self.budget.teller().till, self.bytes);
         }
         // Either way those behind may have their turn.
         shared.serve(&mut line);
@@ -232,12 +265,12 @@ impl Admission {
     /// Cuts off `bytes` of it, if it has as many.
     pub fn split(&mut self, bytes: usize) -> Option<Admission> {
         self.bytes = self.bytes.checked_sub(bytes)?;
-        Some(Admission { budget: self.budget.clone(), bytes })
+        Some(Admission { teller: self.teller.clone(), bytes })
     }
 
     /// Takes in another of the same budget.
     pub fn merge(&mut self, mut other: Admission) {
-        debug_assert!(Arc::ptr_eq(&self.budget.0, &other.budget.0));
+        debug_assert!(Arc::ptr_eq(&self.teller.shared, &other.teller.shared));
         self.bytes += std::mem::take(&mut other.bytes);
     }
 
@@ -252,7 +285,7 @@ impl Admission {
 impl Drop for Admission {
     fn drop(&mut self) {
         if self.bytes > 0 {
-            self.budget.0.give_back(self.bytes);
+            self.teller.shared.give_back(self.teller.till, self.bytes);
         }
     }
 }
@@ -287,6 +320,19 @@ mod tests {
         assert_eq!((held.bytes(), budget.free_bytes()), (5, 5));
         drop(held);
         assert_eq!(budget.free_bytes(), 10);
+    }
+
+    #[test]
+    fn what_lies_in_the_tills_of_other_threads_is_there_for_who_needs_all() {
+        let budget = Budget::new(64 << 10);
+        std::thread::scope(|scope| {
+            for _ in 0..2 * TILLS {
+                // Small enough to stay in a till.
+                scope.spawn(|| drop(budget.try_admit(700).unwrap()));
+            }
+        });
+        assert_eq!(budget.free_bytes(), 64 << 10);
+        assert_eq!(budget.try_admit(64 << 10).unwrap().bytes(), 64 << 10);
     }
 
     #[tokio::test]

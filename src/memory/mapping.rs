@@ -70,3 +70,36 @@ impl Drop for Mapping {
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+
+    /// The lines about a mapping in /proc/self/smaps, as (name, rest).
+    fn described(mapping: &Mapping) -> Vec<(String, String)> {
+        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let start = mapping.base().as_ptr() as usize;
+        let is_within = |line: &str| {
+            let range = line.split(' ').next()?.split_once('-')?;
+            let end = |text: &str| usize::from_str_radix(text, 16).ok();
+            Some(end(range.0)? <= start && start < end(range.1)?)
+        };
+        let mut lines = smaps.lines().skip_while(|line| is_within(line) != Some(true));
+        lines.next().expect("the mapping is there");
+        let fields = lines.map_while(|line| is_within(line).is_none().then(|| line.split_once(':')).flatten());
+        fields.map(|(name, rest)| (name.to_owned(), rest.trim().to_owned())).collect()
+    }
+
+    #[test]
+    fn an_arena_is_there_from_the_start_and_asks_for_huge_pages() {
+        let mapping = Mapping::new(8 << 20).unwrap();
+        let fields = described(&mapping);
+        let field = |name: &str| fields.iter().find(|(other, _)| other == name).map_or("", |(_, rest)| rest.as_str());
+        let resident_kib: usize = field("Rss").split(' ').next().unwrap().parse().unwrap();
+        assert!(resident_kib >= 8 << 10, "{resident_kib} KiB of it are resident");
+        // Not there in a kernel without transparent huge pages.
+        if std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
+            assert!(field("VmFlags").split(' ').any(|flag| flag == "hg"), "{}", field("VmFlags"));
+        }
+    }
+}

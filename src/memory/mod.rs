@@ -16,10 +16,13 @@ pub mod limits;
 mod mapping;
 mod slot;
 mod text;
+mod till;
+mod watch;
 mod zone;
 
 pub use arena::{Arena, ArenaError, Layout, SLOT_ALIGNMENT_BYTES, ZoneId};
 pub use budget::{Admission, Budget, BudgetError};
-pub use slot::{Lease, Slot, SlotMut};
+pub use slot::{Lease, Slot, SlotMut, WeakSlot};
 pub use text::SharedText;
-pub use zone::{ArenaUse, Watch};
+pub use watch::Watch;
+pub use zone::ArenaUse;

@@ -2,7 +2,8 @@
 
 use std::{
     ops::{Deref, DerefMut},
-    sync::Arc,
+    sync::{Arc, Weak},
+    time::Duration,
 };
 
 use offset_allocator::Allocation;
@@ -11,6 +12,7 @@ use super::{
     arena::{Arena, SLOT_ALIGNMENT_BYTES, ZoneId},
     budget::Admission,
 };
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// A range of the arena that one owner may write. Freed on drop.
 pub struct SlotMut(Range);
@@ -23,16 +25,17 @@ pub struct Slot {
     lease: Option<Arc<Lease>>,
 }
 
+/// A slot that may be gone: what it points to is not kept by it.
+#[derive(Debug, Clone, Default)]
+pub struct WeakSlot(Weak<Range>);
+
 /// The right to hold one slot, counted in the budget of its zone.
 ///
 /// It goes wherever a clone of the [`Slot`] that was [`leased`](Slot::leased) goes, into a transfer or the body of a
 /// request, and ends with the last of them. What the cache keeps for later has no lease.
 #[derive(Debug)]
 pub struct Lease {
-    arena: Arc<Arena>,
-    zone: ZoneId,
-    /// `None` only while it is being dropped.
-    admission: Option<Admission>,
+    _admission: Admission,
 }
 
 struct Range {
@@ -44,19 +47,14 @@ struct Range {
     /// Pages that the allocator counted, which may be more than `bytes` needs.
     pages: u32,
     bytes: usize,
+    /// Nanoseconds since a time that is its keeper's.
+    used_ns: AtomicU64,
 }
 
 impl Lease {
-    /// `admission` is of the budget of `zone`.
-    pub fn new(arena: Arc<Arena>, zone: ZoneId, admission: Admission) -> Self {
-        Lease { arena, zone, admission: Some(admission) }
-    }
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        drop(self.admission.take());
-        self.arena.announce(self.zone);
+    /// `admission` is of the budget of the slot's zone.
+    pub fn new(admission: Admission) -> Self {
+        Lease { _admission: admission }
     }
 }
 
@@ -69,7 +67,7 @@ impl SlotMut {
         pages: u32,
         bytes: usize,
     ) -> Self {
-        SlotMut(Range { arena, zone, allocation, first_page, pages, bytes })
+        SlotMut(Range { arena, zone, allocation, first_page, pages, bytes, used_ns: AtomicU64::new(0) })
     }
 
     /// Ends writing.
@@ -98,9 +96,33 @@ impl Slot {
         self.lease.is_some()
     }
 
+    /// The same slot, for whoever wants to find it as long as somebody holds it.
+    pub fn downgrade(&self) -> WeakSlot {
+        WeakSlot(Arc::downgrade(&self.range))
+    }
+
+    /// Notes when it was used, for whoever keeps slots and forgets the one that was used the longest ago. What it counts
+    /// from is up to that keeper.
+    pub fn mark_used(&self, at: Duration) {
+        let ns = u64::try_from(at.as_nanos()).unwrap_or(u64::MAX);
+        self.range.used_ns.fetch_max(ns, Ordering::Relaxed);
+    }
+
+    /// The latest time that was noted.
+    pub fn last_used(&self) -> Duration {
+        Duration::from_nanos(self.range.used_ns.load(Ordering::Relaxed))
+    }
+
     /// Whether nobody but the caller holds this slot, so that dropping it frees memory.
     pub fn is_sole(&self) -> bool {
         Arc::strong_count(&self.range) == 1
+    }
+}
+
+impl WeakSlot {
+    /// The slot, without a lease, if somebody still holds it.
+    pub fn upgrade(&self) -> Option<Slot> {
+        Some(Slot { range: self.0.upgrade()?, lease: None })
     }
 }
 
@@ -153,7 +175,13 @@ impl Drop for Range {
 
 impl std::fmt::Debug for Slot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Slot").field("bytes", &self.range.bytes).finish_non_exhaustive()
+        self.range.fmt(f)
+    }
+}
+
+impl std::fmt::Debug for Range {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Slot").field("bytes", &self.bytes).finish_non_exhaustive()
     }
 }
 

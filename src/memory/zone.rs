@@ -1,13 +1,9 @@
-//! A zone: a run of the arena's pages with an allocator, a budget, and word of what was given back.
+//! A zone: a run of the arena's pages with an allocator, and a budget, which also has word of what was given back.
 
 use offset_allocator::{Allocation, Allocator, ext::min_allocator_size};
-use tokio::sync::{Notify, futures::Notified};
 
 use super::{arena::SLOT_ALIGNMENT_BYTES, budget::Budget};
-use crate::sync::{
-    Mutex,
-    atomic::{AtomicUsize, Ordering, fence},
-};
+use crate::sync::Mutex;
 
 /// How full a zone, or the arena, is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -34,9 +30,6 @@ pub(super) struct Zone {
     state: Mutex<State>,
     /// Pixels that requests hold or will hold, in bytes of whole slots.
     pub budget: Budget,
-    changed: Notify,
-    /// Who waits for a change: mostly nobody, and then telling costs a load.
-    watchers: AtomicUsize,
 }
 
 struct State {
@@ -62,8 +55,6 @@ impl Zone {
             pages,
             state: Mutex::new(State { allocator: Allocator::new(pages), used: 0 }),
             budget: Budget::new(pages as usize * SLOT_ALIGNMENT_BYTES),
-            changed: Notify::new(),
-            watchers: AtomicUsize::new(0),
         }
     }
 
@@ -80,23 +71,7 @@ impl Zone {
         state.allocator.free(allocation);
         state.used -= pages;
         drop(state);
-        self.announce();
-    }
-
-    /// Tells those who wait that memory was given back or may be evicted now.
-    pub fn announce(&self) {
-        // Pairs with the fence in `watch`: either this sees the watcher, or the watcher sees what was given back.
-        fence(Ordering::SeqCst);
-        if self.watchers.load(Ordering::Relaxed) > 0 {
-            self.changed.notify_waiters();
-        }
-    }
-
-    pub fn watch(&self) -> Watch<'_> {
-        let changed = self.changed.notified();
-        self.watchers.fetch_add(1, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-        Watch { changed, _watching: Watching(&self.watchers) }
+        self.budget.announce();
     }
 
     pub fn usage(&self) -> ArenaUse {
@@ -106,25 +81,5 @@ impl Zone {
             used_bytes: state.used as usize * SLOT_ALIGNMENT_BYTES,
             largest_free_bytes: state.allocator.storage_report().largest_free_region as usize * SLOT_ALIGNMENT_BYTES,
         }
-    }
-}
-
-/// Hears of everything that is given back after it was made.
-pub struct Watch<'a> {
-    changed: Notified<'a>,
-    _watching: Watching<'a>,
-}
-
-struct Watching<'a>(&'a AtomicUsize);
-
-impl Watch<'_> {
-    pub async fn changed(self) {
-        self.changed.await;
-    }
-}
-
-impl Drop for Watching<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }

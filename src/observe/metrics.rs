@@ -147,6 +147,11 @@ pub fn media(from: &'static str) {
     counter!(MEDIA, "from" => from).increment(1);
 }
 
+/// How many came from the cache so far: counted elsewhere, since it is done for each of very many.
+pub fn source_hits(sum: u64) {
+    counter!(MEDIA, "from" => "source_hit").absolute(sum);
+}
+
 pub fn fetched(took: Duration, bytes: usize) {
     histogram!(FETCH_SECONDS).record(took);
     histogram!(FETCHED_BYTES).record(bytes as f64);

@@ -2,6 +2,8 @@
 
 mod metrics;
 pub mod panics;
+mod tally;
 pub mod tracing;
 
 pub use metrics::*;
+pub use tally::Tally;

@@ -1,7 +1,8 @@
 //! Whether predicted tokens are those that workers computed.
 //!
 //! A worker may run with another template, another tokenizer or other settings of its image processor than the folder says.
-//! Its own KV events tell: they carry the tokens of each block. The first prompts of a model are compared, then a sample.
+//! Its own KV events tell: they carry the tokens of each block, and some time after it has answered, those of the prompt are
+//! among them, unless the prediction was wrong. The first prompts of a model are compared, then a sample.
 //! When more than a twentieth of the last comparisons failed, prompts of the model are known by their texts until the
 //! gateway is started again.
 
@@ -56,17 +57,6 @@ impl SelfCheck {
     pub fn wants(&self) -> bool {
         let nth = self.prompts.fetch_add(1, Ordering::Relaxed);
         self.is_on() && (nth < FIRST || nth.is_multiple_of(SAMPLE))
-    }
-
-    /// Compares a worker's tokens, which begin at token `start` of the prompt, with the prediction. The worker's may go on
-    /// beyond the prompt, with its answer.
-    pub fn compare(&self, predicted: &[u32], start: usize, computed: &[u32]) {
-        let expected = predicted.get(start..).unwrap_or_default();
-        let length = expected.len().min(computed.len());
-        // Beyond the prompt there is nothing to compare.
-        if length > 0 {
-            self.record(expected[..length] == computed[..length]);
-        }
     }
 
     /// Counts one comparison.
@@ -132,20 +122,5 @@ mod tests {
             check.record(false);
         }
         assert!(!check.is_on());
-    }
-
-    #[test]
-    fn tokens_are_compared_where_both_have_some() {
-        let agrees = |predicted: &[u32], start, computed: &[u32]| {
-            let check = SelfCheck::new(None);
-            check.compare(predicted, start, computed);
-            let recent = check.recent.lock();
-            recent.front().copied()
-        };
-        assert_eq!(agrees(&[1, 2, 3, 4], 0, &[1, 2]), Some(true));
-        assert_eq!(agrees(&[1, 2, 3, 4], 2, &[3, 4, 9, 9]), Some(true));
-        assert_eq!(agrees(&[1, 2, 3, 4], 2, &[3, 5]), Some(false));
-        assert_eq!(agrees(&[1, 2], 2, &[7]), None);
-        assert_eq!(agrees(&[1, 2], 7, &[7]), None);
     }
 }

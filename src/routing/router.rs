@@ -186,6 +186,21 @@ impl Router {
         self.expected.forget(worker);
     }
 
+    /// Whether a worker's own events show that it holds the prompt's beginning, as far as `tokens`; `None` where they would
+    /// not show it. A prompt whose worker has answered is held, unless its tokens are others than were predicted.
+    #[cfg(feature = "mm-routing")]
+    pub fn confirms(&self, asked: &Asked, worker: usize, tokens: usize) -> Option<bool> {
+        let Prompt::Tokens(prompt) = &asked.prompt else { return None };
+        if self.kv.view(worker) != View::Complete {
+            return None;
+        }
+        let mut held = 0;
+        let most = |of: usize, tokens: usize| held = if of == worker { held.max(tokens) } else { held };
+        let Overlaps { block_size, .. } = self.kv.overlaps(prompt, asked.salt.as_deref(), asked.model.as_deref(), most);
+        let blocks = tokens.min(prompt.ids.len()) / block_size.max(1);
+        (blocks > 0).then_some(held >= blocks * block_size)
+    }
+
     /// For simulations, which are faster than time.
     pub fn let_time_pass(&self, time: Duration) {
         self.expected.let_time_pass(time);

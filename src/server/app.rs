@@ -11,14 +11,13 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    admission::Places, auth::ApiKeys, headers, models::Asked, recent::RecentErrors, reload::Reloading, resize::Resize,
-    responses::Responses, tenant::Tenancy, tls::Tls,
+    admission::Places, auth::ApiKeys, body::Bodies, headers, models::Asked, recent::RecentErrors, reload::Reloading,
+    resize::Resize, responses::Responses, tenant::Tenancy, tls::Tls,
 };
 #[cfg(feature = "mm-routing")]
 use crate::{media::dimensions::Dimensions, prompt::PromptModel};
 use crate::{
     media::{fetch::Fetcher, loader::MediaLoader, url_names::UrlNames},
-    memory::Budget,
     model::Models,
     routing::Router,
     worker::{Registry, WorkerClient},
@@ -48,7 +47,7 @@ pub struct Inner {
     /// Requests that are under way at once, in all.
     pub places: Places,
     /// Request bodies that are held at once, in all.
-    pub bodies: Budget,
+    pub bodies: Bodies,
     pub limits: Limits,
     pub resize: Resize,
     /// What is known of the served models.

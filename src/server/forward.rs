@@ -24,6 +24,8 @@ use super::{
     terms::{self, Terms},
     told::Told,
 };
+#[cfg(feature = "mm-routing")]
+use crate::media::url_names::UrlIdentity;
 use crate::{
     error::Fault,
     media::{
@@ -99,6 +101,11 @@ async fn serve(
     let Dispatched { answer, in_flight, work, decision } =
         dispatch(app, app.to_worker(&parts.headers), &loaded, &target, &asked).await?;
     drop(copies);
+    #[cfg(feature = "mm-routing")]
+    if answer.status.is_success() {
+        let named = !media.is_empty() || app.url_names.identity == UrlIdentity::Immutable;
+        super::verify::later(app, asked, decision.index, named);
+    }
 
     let debug = rights.debug && parts.headers.get(headers::DEBUG).is_some_and(|value| value == "1");
     let debugging = debug.then(|| Debugging::of(&stages, &answer, &decision, &loaded));

@@ -8,7 +8,7 @@
 //! - [`terms`]: what a request asks of routing.
 //! - [`dispatch`]: from a loaded request to an answer: which worker, which way, and what next when that fails.
 //! - [`send`]: one prepared request to one worker: push, inline, and what a worker's refusal means.
-//! - [`told`]: what an answer tells routing while it passes.
+//! - [`told`]: what an answer tells routing while it passes; `verify`, what the worker's events tell later.
 //! - [`pass_on`]: a worker's answer becomes the client's.
 //! - [`relay`]: what goes to a worker as it comes: [`uploads`], [`responses`] that a worker keeps, [`extra`] routes.
 //! - [`models`]: which models there are, and who serves them.
@@ -53,6 +53,8 @@ pub mod terms;
 pub mod tls;
 pub mod told;
 pub mod uploads;
+#[cfg(feature = "mm-routing")]
+mod verify;
 pub mod warm;
 
 pub use app::App;

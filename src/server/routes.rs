@@ -123,7 +123,7 @@ pub(super) fn rendered(app: &App) -> String {
         observe::landing_open(&worker.label, worker.landing().map_or(0, |landing| landing.open_generations()));
     }
     observe::in_flight(app.places.taken());
-    observe::budget("bodies", &app.bodies);
+    app.bodies.observe();
     app.metrics.render()
 }
 

@@ -373,8 +373,8 @@ impl Plan {
             match media {
                 Media::Original(original) => {
                     // The worker looks at the bytes, not at this type.
-                    let prefix = format!("data:{};base64,", original.format.media_type());
-                    place.put_base64(&mut edits, &prefix, [original.bytes.clone(), Bytes::new()]);
+                    let prefix = format!("data:{};base64,", original.name.format.media_type());
+                    place.put_base64(&mut edits, &prefix, [original.bytes(), Bytes::new()]);
                 }
                 Media::Picture(picture) => {
                     let id = &picture.name.media_id;

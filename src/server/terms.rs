@@ -50,7 +50,7 @@ pub fn names(urls: &UrlNames, scope: &Scope, client: &ClientRequest<'_>, media: 
     }
     let name = |media: &Media| match media {
         Media::Picture(picture) => picture.name.media_id,
-        Media::Original(original) => MediaId::of_file(scope, &original.bytes),
+        Media::Original(original) => original.name.id,
     };
     media.iter().map(name).collect()
 }
@@ -158,7 +158,7 @@ impl Terms<'_> {
         let size = |index: usize| match (mm.map(MmRoutingInfo::images), self.media.get(index)) {
             (Some(images), _) => images.get(index).map_or(0, |image| image.tokens),
             (None, Some(Media::Picture(picture))) => picture.name.rgb_bytes(),
-            (None, Some(Media::Original(original))) => original.bytes.len(),
+            (None, Some(Media::Original(original))) => original.name.file_bytes,
             (None, None) => 0,
         };
         // The first of equals, so that a conversation stays where it began.

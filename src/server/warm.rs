@@ -45,7 +45,7 @@ pub async fn warm(State(app): State<App>, Json(order): Json<Order>) -> Response 
                 "width": picture.name.width,
                 "media_id": picture.name.media_id.to_string(),
             }),
-            Some(Media::Original(original)) => json!({"format": original.format.name()}),
+            Some(Media::Original(original)) => json!({"format": original.name.format.name()}),
             None => json!({}),
         })
         .into_response(),

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """How many tokens transformers makes of images: writes tests/data/image_tokens.json, which the gateway is held against.
 
-    image_tokens.py             writes the table
-    image_tokens.py --check     fails if the table is not what this transformers says
+image_tokens.py             writes the table
+image_tokens.py --check     fails if the table is not what this transformers says
 """
 
 import argparse

@@ -3,9 +3,10 @@
 import json
 import subprocess
 
+from PIL import Image
+
 import image_tokens
 import tiny_model
-from PIL import Image
 
 
 def test_the_table_is_what_this_transformers_says():

@@ -168,7 +168,10 @@ def test_tokens_of_tools_and_of_a_template_in_full_are_transformers(tmp_path):
     ("request_body", "reason"),
     [
         ({"messages": [user("a picture: <|image_pad|>")]}, "placeholders"),
-        ({"messages": [user("Hello"), {"role": "assistant", "content": "It"}], "continue_final_message": True}, "continued"),
+        (
+            {"messages": [user("Hello"), {"role": "assistant", "content": "It"}], "continue_final_message": True},
+            "continued",
+        ),
         ({"messages": [user("Hello")], "chat_template": "x"}, "template"),
         ({"messages": [user([image("data:image/png;base64,AAAA")])]}, "index 0"),
     ],

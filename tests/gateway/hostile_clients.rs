@@ -91,6 +91,29 @@ async fn when_bodies_fill_the_budget_others_get_503_and_later_find_room() {
 }
 
 #[tokio::test]
+async fn bodies_that_come_piece_by_piece_side_by_side_do_not_wait_for_one_another_for_ever() {
+    let worker = FakeWorker::start().await;
+    let flags = ["--max-body-bytes", "1MiB", "--body-budget-bytes", "3MiB"];
+    let gateway = Gateway::passthrough(&worker.url(), &flags).await;
+    let body = bodies::chat(&[bodies::text(&"x".repeat(1_000_000))]);
+    let clients = (0..8).map(|_| async {
+        let mut client = gateway.raw().await;
+        client
+            .send(format!("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n", body.len()))
+            .await;
+        for piece in body.as_bytes().chunks(50_000) {
+            client.send(piece).await;
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        client.answer().await.status()
+    });
+    for status in futures_util::future::join_all(clients).await {
+        assert_eq!(status, 200);
+    }
+    assert_well(&gateway).await;
+}
+
+#[tokio::test]
 async fn heads_without_measure_are_refused() {
     let worker = FakeWorker::start().await;
     let gateway = Gateway::passthrough(&worker.url(), &[]).await;

@@ -12,11 +12,13 @@ use std::{
 
 use axum::{
     Router,
+    body::Body,
     extract::{Path, Query, State},
     http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
     routing::get,
 };
+use futures_util::stream;
 use mediagate::{
     media::{
         decode::DecodeLimits,
@@ -40,6 +42,8 @@ struct Seen {
     /// Requests by path and query.
     requests: Mutex<HashMap<String, usize>>,
     under_way: Mutex<(usize, usize)>,
+    /// Bodies that are being sent, and the most at once.
+    bodies: Mutex<(usize, usize)>,
 }
 
 #[derive(Deserialize)]
@@ -53,6 +57,12 @@ struct Manner {
     status: Option<u16>,
     /// A file that breaks off.
     broken: Option<bool>,
+    /// Milliseconds between the head of the answer, which tells the length, and its body.
+    pause: Option<u64>,
+    /// The head does not tell the length.
+    chunked: Option<bool>,
+    /// A file of a format that is not decoded.
+    avif: Option<bool>,
 }
 
 impl Origin {
@@ -76,6 +86,11 @@ impl Origin {
     /// The most requests that were under way at once.
     pub fn most_under_way(&self) -> usize {
         self.seen.under_way.lock().unwrap().1
+    }
+
+    /// The most bodies that were being sent at once, of those with a pause.
+    pub fn most_bodies(&self) -> usize {
+        self.seen.bodies.lock().unwrap().1
     }
 
     pub fn port(&self) -> u16 {
@@ -141,11 +156,30 @@ async fn answer(
     if let Some(status) = manner.status {
         return StatusCode::from_u16(status).unwrap().into_response();
     }
-    let mut file = png(seed, width, height);
+    let mut file = if manner.avif == Some(true) { avif(seed) } else { png(seed, width, height) };
     if manner.broken == Some(true) {
         file.truncate(file.len() / 2);
     }
-    (said, file).into_response()
+    let Some(pause) = manner.pause else { return (said, file).into_response() };
+    if manner.chunked != Some(true) {
+        said.insert(header::CONTENT_LENGTH, file.len().into());
+    }
+    let body = async move {
+        {
+            let mut bodies = seen.bodies.lock().unwrap();
+            bodies.0 += 1;
+            bodies.1 = bodies.1.max(bodies.0);
+        }
+        tokio::time::sleep(Duration::from_millis(pause)).await;
+        seen.bodies.lock().unwrap().0 -= 1;
+        Ok::<_, std::convert::Infallible>(file)
+    };
+    (said, Body::from_stream(stream::once(body))).into_response()
+}
+
+/// A file that is told to be AVIF by its first bytes, and is nothing beyond.
+pub fn avif(seed: u64) -> Vec<u8> {
+    [b"\0\0\0\x1cftypavif\0\0\0\0avifmif1miaf".as_slice(), &seed.to_le_bytes().repeat(1000)].concat()
 }
 
 /// Pixels that tell one seed from another, and one place from another.
@@ -202,7 +236,7 @@ pub fn late() -> Instant {
 pub fn picture(loaded: &Loaded) -> (&[u8], usize) {
     match &loaded.media {
         Media::Picture(picture) => (&picture.slot, picture.slot.address()),
-        Media::Original(original) => panic!("{} was not decoded", original.format.name()),
+        Media::Original(original) => panic!("{} was not decoded", original.name.format.name()),
     }
 }
 

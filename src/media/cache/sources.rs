@@ -1,119 +1,218 @@
 //! Level one: which content a source has.
 
 use std::{
-    num::NonZeroUsize,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use super::{
     key::SourceKey,
-    recent::Recent,
+    recent::{Recent, Used},
     shards::{SHARDS, Shards},
 };
-use crate::media::{content::Name, error::MediaError, fetch::Validators};
+use crate::{
+    media::{
+        error::MediaError,
+        fetch::Validators,
+        picture::{Content, Media},
+    },
+    memory::{Admission, Budget, Lease, WeakSlot},
+};
 
 /// Sources that are remembered, in all.
 pub const MAX_SOURCES: usize = 128 << 10;
 
-/// What is longer, entity tag, date and the URL that said so, is not kept: its source is fetched anew when it is no longer
-/// fresh. A presigned URL has a kilobyte or two.
-const MAX_VALIDATOR_BYTES: usize = 3 << 10;
+/// What origins say may be asked with, of all sources: entity tags, dates, URLs. A source that finds no room is fetched
+/// anew when it is no longer fresh.
+pub const MAX_VALIDATORS_BYTES: usize = 32 << 20;
+
+/// The most for one source. A presigned URL has a kilobyte or two, and is kept twice.
+const MAX_VALIDATOR_BYTES: usize = 6 << 10;
 
 /// What is known of a source.
 #[derive(Debug, Clone)]
 pub enum Known {
     /// What it shows, still fresh.
-    Fresh(Name),
+    Fresh(Content),
     /// What it did show, and how to ask the origin whether it still does.
-    Stale(Name, Validators),
+    Stale(Content, Validators),
     /// Its origin failed a moment ago.
     Failed(Arc<MediaError>),
 }
 
+/// As small as it can be: a lookup reads all of it.
 #[derive(Debug)]
-enum Entry {
-    Shows { name: Name, fresh_until: Option<Instant>, validators: Option<Box<Validators>> },
-    Failed { error: Arc<MediaError>, until: Instant },
+struct Entry {
+    used_ns: u64,
+    /// `u64::MAX` for ever.
+    until_ns: u64,
+    what: What,
+}
+
+#[derive(Debug)]
+enum What {
+    Shows {
+        content: Content,
+        /// Where it was last found, so that a hit need not look into level two.
+        slot: WeakSlot,
+        validators: Option<Box<Counted>>,
+    },
+    Failed(Arc<MediaError>),
+}
+
+/// Validators, and their bytes in the budget of all of them.
+#[derive(Debug)]
+struct Counted {
+    validators: Validators,
+    _bytes: Admission,
+}
+
+impl Used for Entry {
+    fn mark_used(&mut self, at: Duration) {
+        self.used_ns = self.used_ns.max(nanoseconds(at));
+    }
+
+    fn last_used(&self) -> Duration {
+        Duration::from_nanos(self.used_ns)
+    }
 }
 
 /// See the module's documentation.
 #[derive(Debug)]
-pub struct Sources(Shards<Recent<SourceKey, Entry>>);
+pub struct Sources {
+    shards: Shards<Recent<SourceKey, Entry>>,
+    validators: Budget,
+    /// What times count from.
+    start: Instant,
+}
 
 impl Default for Sources {
     fn default() -> Self {
-        const EACH: NonZeroUsize = NonZeroUsize::new(MAX_SOURCES.div_ceil(SHARDS)).unwrap();
-        Sources(Shards::new(|| Recent::new(EACH)))
+        Sources {
+            shards: Shards::new(|| Recent::new(MAX_SOURCES.div_ceil(SHARDS))),
+            validators: Budget::new(MAX_VALIDATORS_BYTES),
+            start: Instant::now(),
+        }
     }
 }
 
 impl Sources {
+    /// What a source shows, if it is fresh and still where it was last found, under the lease that is given for the bytes of
+    /// its slot. This is the shortest way to a picture: where it ends in nothing, [`lookup`](Self::lookup) may know more.
+    pub fn hit(&self, key: &SourceKey, now: Instant, lease: impl FnOnce(usize) -> Option<Lease>) -> Option<Media> {
+        let now = self.time_of(now);
+        let mut shard = self.shards.lock(key.spread());
+        let entry = shard.get(key, now)?;
+        match &entry.what {
+            What::Shows { content, slot, .. } if nanoseconds(now) < entry.until_ns => {
+                // First the lease: what is held without one for a moment would be missed by those who look for room.
+                let lease = lease(content.slot_bytes())?;
+                Some(content.in_slot(slot.upgrade()?.leased(Arc::new(lease))))
+            }
+            _ => None,
+        }
+    }
+
     /// What is known of a source at `now`. What is stale and cannot be asked about is forgotten.
     pub fn lookup(&self, key: &SourceKey, now: Instant) -> Option<Known> {
-        let mut shard = self.0.lock(key.spread());
-        match shard.get(key, now)? {
-            Entry::Shows { name, fresh_until, .. } if fresh_until.is_none_or(|until| now < until) => {
-                return Some(Known::Fresh(*name));
+        let now = self.time_of(now);
+        let mut shard = self.shards.lock(key.spread());
+        let entry = shard.get(key, now)?;
+        let fresh = nanoseconds(now) < entry.until_ns;
+        match &entry.what {
+            What::Shows { content, .. } if fresh => return Some(Known::Fresh(*content)),
+            What::Shows { content, validators: Some(counted), .. } => {
+                return Some(Known::Stale(*content, counted.validators.clone()));
             }
-            Entry::Shows { name, validators: Some(validators), .. } => {
-                return Some(Known::Stale(*name, (**validators).clone()));
-            }
-            Entry::Failed { error, until } if now < *until => return Some(Known::Failed(error.clone())),
-            Entry::Shows { .. } | Entry::Failed { .. } => {}
+            What::Failed(error) if fresh => return Some(Known::Failed(error.clone())),
+            What::Shows { .. } | What::Failed(_) => {}
         }
         shard.remove(key);
         None
     }
 
     /// Remembers what a source shows: for `fresh` from `now`, or for ever.
-    pub fn remember(&self, key: SourceKey, name: Name, fresh: Option<Duration>, validators: Validators, now: Instant) {
-        let fields = [&validators.etag, &validators.last_modified].into_iter().flatten();
-        let url_bytes = validators.from.as_ref().map_or(0, |url| url.raw().len());
-        let bytes = url_bytes + fields.map(|value| value.len()).sum::<usize>();
-        let kept = !validators.is_empty() && bytes <= MAX_VALIDATOR_BYTES;
-        let validators = kept.then(|| Box::new(validators));
-        // A time too far to be told is for ever.
-        let fresh_until = fresh.and_then(|fresh| now.checked_add(fresh));
-        self.put(key, Entry::Shows { name, fresh_until, validators }, now);
+    pub fn remember(
+        &self,
+        key: SourceKey,
+        content: Content,
+        fresh: Option<Duration>,
+        validators: Validators,
+        now: Instant,
+    ) {
+        let validators = self.counted(validators);
+        let until_ns = fresh.map_or(u64::MAX, |fresh| nanoseconds(self.time_of(now).saturating_add(fresh)));
+        self.put(key, What::Shows { content, slot: WeakSlot::default(), validators }, until_ns, now);
+    }
+
+    /// Remembers where what a source shows was found.
+    pub fn found(&self, key: &SourceKey, media: &Media, now: Instant) {
+        let mut shard = self.shards.lock(key.spread());
+        if let Some(Entry { what: What::Shows { content, slot, .. }, .. }) = shard.get(key, self.time_of(now))
+            && content.id() == media.content().id()
+        {
+            *slot = media.slot().downgrade();
+        }
     }
 
     /// Remembers for a while that a source cannot be had.
     pub fn remember_failure(&self, key: SourceKey, error: Arc<MediaError>, lasting: Duration, now: Instant) {
-        if let Some(until) = now.checked_add(lasting).filter(|_| !lasting.is_zero()) {
-            self.put(key, Entry::Failed { error, until }, now);
+        if !lasting.is_zero() {
+            let until_ns = nanoseconds(self.time_of(now).saturating_add(lasting));
+            self.put(key, What::Failed(error), until_ns, now);
         }
     }
 
     pub fn forget(&self, key: &SourceKey) {
-        self.0.lock(key.spread()).remove(key);
+        self.shards.lock(key.spread()).remove(key);
     }
 
     /// Sources that are remembered, failures included.
     pub fn len(&self) -> usize {
-        self.0.each().map(|shard| shard.len()).sum()
+        self.shards.each().map(|shard| shard.len()).sum()
     }
 
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    fn put(&self, key: SourceKey, entry: Entry, now: Instant) {
-        self.0.lock(key.spread()).put(key, entry, now);
+    fn put(&self, key: SourceKey, what: What, until_ns: u64, now: Instant) {
+        self.shards.lock(key.spread()).put(key, Entry { used_ns: 0, until_ns, what }, self.time_of(now));
     }
+
+    fn counted(&self, validators: Validators) -> Option<Box<Counted>> {
+        let bytes = validators.bytes();
+        if validators.is_empty() || bytes > MAX_VALIDATOR_BYTES {
+            return None;
+        }
+        let admission = self.validators.try_admit(bytes + size_of::<Counted>()).ok()?;
+        Some(Box::new(Counted { validators, _bytes: admission }))
+    }
+
+    fn time_of(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.start)
+    }
+}
+
+/// Enough for five centuries.
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
-    use crate::media::{content::Scope, fetch::FetchError};
+    use crate::media::{
+        content::{Name, Scope},
+        fetch::FetchError,
+    };
 
     fn key(text: &str) -> SourceKey {
         SourceKey::url(&Scope::default(), text)
     }
 
-    fn name() -> Name {
-        Name::of(&Scope::default(), 1, 1, &[1, 2, 3])
+    fn name() -> Content {
+        Content::Picture(Name::of(&Scope::default(), 1, 1, &[1, 2, 3]))
     }
 
     fn tagged(tag: &str) -> Validators {
@@ -151,8 +250,30 @@ mod tests {
     #[test]
     fn an_origin_cannot_fill_memory_with_tags() {
         let sources = Sources::default();
-        sources.remember(key("a"), name(), Some(Duration::ZERO), tagged(&"x".repeat(4000)), Instant::now());
+        sources.remember(key("a"), name(), Some(Duration::ZERO), tagged(&"x".repeat(7000)), Instant::now());
         assert!(sources.lookup(&key("a"), Instant::now() + Duration::from_secs(1)).is_none());
+    }
+
+    #[test]
+    fn origins_together_cannot_fill_memory_with_tags() {
+        let sources = Sources::default();
+        let tag = "x".repeat(2900);
+        let count = MAX_VALIDATORS_BYTES / tag.len() + 1000;
+        let now = Instant::now();
+        for number in 0..count {
+            sources.remember(key(&number.to_string()), name(), Some(Duration::ZERO), tagged(&tag), now);
+        }
+        let known = |number: usize| sources.lookup(&key(&number.to_string()), now).is_some();
+        assert!(known(0));
+        assert!(!known(count - 1), "kept without a way to ask, and so not at all");
+        sources.forget(&key("0"));
+        sources.remember(key("0"), name(), Some(Duration::ZERO), tagged(&tag), now);
+        assert!(known(0), "what is forgotten makes room");
+    }
+
+    #[test]
+    fn an_entry_takes_two_lines_of_memory() {
+        assert!(size_of::<(SourceKey, Entry)>() <= 128, "{}", size_of::<(SourceKey, Entry)>());
     }
 
     #[test]

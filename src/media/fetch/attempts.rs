@@ -1,9 +1,12 @@
 //! The loop around hops: redirects inside an attempt, attempts inside a fetch, all inside one time limit.
 
+use std::pin::pin;
+
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::error::FetchError;
 use super::freshness::Freshness;
+use super::gate::{Gate, Passage};
 use super::hop::{Hop, Want};
 use super::retry::back_off;
 use super::{Fetched, Fetcher, Trail};
@@ -20,12 +23,20 @@ impl Fetcher {
         &self,
         url: &HttpUrl,
         want: Want<'_>,
+        gate: Option<&dyn Gate>,
         trail: Option<&Trail>,
     ) -> Result<Outcome, FetchError> {
-        let deadline = Instant::now() + self.config.total_timeout;
-        timeout_at(deadline, self.attempts(url, want, deadline, trail))
-            .await
-            .unwrap_or(Err(FetchError::TotalTimeout(self.config.total_timeout)))
+        let passage = Passage::new(gate, self.config.total_timeout);
+        let mut attempts = pin!(self.attempts(url, want, &passage, trail));
+        loop {
+            let outcome = timeout_at(passage.deadline(), &mut attempts).await;
+            match outcome {
+                Ok(outcome) => return outcome,
+                // It waits at the gate, or did.
+                Err(_) if Instant::now() < passage.deadline() => {}
+                Err(_) => return Err(FetchError::TotalTimeout(self.config.total_timeout)),
+            }
+        }
     }
 
     /// Tries again what is transient, if there is time for it. An attempt starts at the first URL: a redirect may lead
@@ -34,17 +45,17 @@ impl Fetcher {
         &self,
         url: &HttpUrl,
         want: Want<'_>,
-        deadline: Instant,
+        passage: &Passage<'_>,
         trail: Option<&Trail>,
     ) -> Result<Outcome, FetchError> {
         let mut retries = 0;
         loop {
-            let error = match self.follow(url, want, deadline, retries, trail).await {
+            let error = match self.follow(url, want, passage, retries, trail).await {
                 Err(error) if error.is_transient() && retries < self.config.max_retries => error,
                 result => return result,
             };
             let pause = back_off(retries).max(error.retry_after().unwrap_or_default());
-            if pause >= deadline.saturating_duration_since(Instant::now()) {
+            if pause >= passage.deadline().saturating_duration_since(Instant::now()) {
                 // It would end as a timeout, and say less.
                 return Err(error);
             }
@@ -58,7 +69,7 @@ impl Fetcher {
         &self,
         url: &HttpUrl,
         want: Want<'_>,
-        deadline: Instant,
+        passage: &Passage<'_>,
         retries: u32,
         trail: Option<&Trail>,
     ) -> Result<Outcome, FetchError> {
@@ -72,7 +83,7 @@ impl Fetcher {
             if let Some(trail) = trail {
                 trail.add(&url);
             }
-            let hop = self.hop(&url, want, deadline).await.inspect_err(|error| {
+            let hop = self.hop(&url, want, passage).await.inspect_err(|error| {
                 if let FetchError::Refused(refusal) = error {
                     tracing::info!(%url, %refusal, redirects, "the fetch policy refuses an image");
                 }

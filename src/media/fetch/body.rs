@@ -11,6 +11,20 @@ use hyper::body::Incoming;
 
 use super::error::FetchError;
 
+/// The length that the head announces, if it does.
+///
+/// # Errors
+///
+/// If that is above `max_bytes`.
+pub(super) fn announced(body: &Incoming, max_bytes: usize) -> Result<Option<usize>, FetchError> {
+    let length = body.size_hint().exact().map(usize::try_from);
+    match length {
+        None => Ok(None),
+        Some(Ok(bytes)) if bytes <= max_bytes => Ok(Some(bytes)),
+        Some(_) => Err(FetchError::TooLarge { max_bytes }),
+    }
+}
+
 /// The whole body, at most `max_bytes`.
 ///
 /// A body that announces more is refused before it is read, one that grows beyond is refused at the first byte too many,
@@ -19,19 +33,14 @@ pub(super) async fn read(body: &mut Incoming, max_bytes: usize) -> Result<Bytes,
     /// Memory follows the bytes that came, not what an origin announced.
     const FIRST_BYTES: usize = 64 << 10;
 
-    let too_large = FetchError::TooLarge { max_bytes };
-    let announced = body.size_hint().exact();
-    if announced.is_some_and(|announced| announced > max_bytes as u64) {
-        return Err(too_large);
-    }
-    let most = announced.map_or(max_bytes, |announced| announced as usize);
+    let most = announced(body, max_bytes)?.unwrap_or(max_bytes);
     let mut bytes = BytesMut::with_capacity(most.min(FIRST_BYTES));
     while let Some(frame) = body.frame().await {
         // Trailers say nothing about a picture.
         let Ok(data) = frame.map_err(broken)?.into_data() else { continue };
         let len = bytes.len() + data.len();
         if len > max_bytes {
-            return Err(too_large);
+            return Err(FetchError::TooLarge { max_bytes });
         }
         if len > bytes.capacity() {
             // Twice as much each time, and never past what may come.

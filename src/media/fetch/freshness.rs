@@ -23,13 +23,22 @@ pub struct Validators {
 
 impl Validators {
     pub(super) fn of(url: &HttpUrl, headers: &HeaderMap) -> Self {
-        let kept = |name: HeaderName| headers.get(name).filter(|value| !value.is_empty()).cloned();
+        // A copy: the value itself is a part of the whole head, and would keep that in memory.
+        let copy = |value: &HeaderValue| HeaderValue::from_bytes(value.as_bytes()).ok();
+        let kept = |name: HeaderName| headers.get(name).filter(|value| !value.is_empty()).and_then(copy);
         Self { etag: kept(ETAG), last_modified: kept(LAST_MODIFIED), from: Some(Box::new(url.clone())) }
     }
 
     /// Whether there is anything to ask with.
     pub fn is_empty(&self) -> bool {
         self.etag.is_none() && self.last_modified.is_none()
+    }
+
+    /// Memory that they take, about.
+    pub fn bytes(&self) -> usize {
+        let fields = [&self.etag, &self.last_modified].into_iter().flatten();
+        let url = self.from.as_ref().map_or(0, |url| size_of::<HttpUrl>() + url.raw().len() + url.target().len());
+        fields.map(|value| value.len()).sum::<usize>() + url
     }
 
     /// Whether a URL can be asked with them.

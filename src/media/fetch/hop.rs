@@ -8,12 +8,14 @@ use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri};
 use http_body::Body;
 use http_body_util::Empty;
 use hyper::body::Incoming;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{timeout, timeout_at};
 
 use super::coding::Coding;
 use super::connect::Connection;
 use super::error::FetchError;
 use super::freshness::{Freshness, Validators};
+use super::gate::{Announced, Passage};
+use super::turns::Turn;
 use super::{Fetched, Fetcher, body, redirect, retry};
 use crate::media::source::HttpUrl;
 
@@ -42,20 +44,27 @@ pub(super) enum Hop {
     Redirect(HttpUrl, Freshness),
 }
 
+/// A success of which the head is there.
+struct Arrival<'a> {
+    turn: Turn<'a>,
+    connection: Connection,
+    response: Response<Incoming>,
+}
+
 impl Fetcher {
-    pub(super) async fn hop(&self, url: &HttpUrl, want: Want<'_>, deadline: Instant) -> Result<Hop, FetchError> {
+    pub(super) async fn hop(&self, url: &HttpUrl, want: Want<'_>, passage: &Passage<'_>) -> Result<Hop, FetchError> {
         self.policy.check_url(url)?;
-        let _turn = timeout_at(deadline, self.turns.take(url))
-            .await
-            .map_err(|_| FetchError::Saturated(self.config.total_timeout))?;
+        let turn = self.turn(url, passage).await?;
         let (connection, response) = self.exchange(url, want).await?;
         let (status, headers) = (response.status(), response.headers());
         match status {
             StatusCode::OK | StatusCode::NON_AUTHORITATIVE_INFORMATION => {
-                self.receive(url, want, connection, response).await.map(Hop::Image)
+                let arrival = Arrival { turn, connection, response };
+                self.receive(url, want, arrival, passage).await.map(Hop::Image)
             }
             StatusCode::PARTIAL_CONTENT if matches!(want, Want::Prefix(_)) && starts_at_zero(headers) => {
-                self.receive(url, want, connection, response).await.map(Hop::Image)
+                let arrival = Arrival { turn, connection, response };
+                self.receive(url, want, arrival, passage).await.map(Hop::Image)
             }
             StatusCode::NOT_MODIFIED if want.is_conditional_at(url) => {
                 let freshness = Freshness::of(headers);
@@ -79,17 +88,30 @@ impl Fetcher {
         }
     }
 
+    async fn turn(&self, url: &HttpUrl, passage: &Passage<'_>) -> Result<Turn<'_>, FetchError> {
+        let turn = timeout_at(passage.deadline(), self.turns.take(url)).await;
+        turn.map_err(|_| FetchError::Saturated(self.config.total_timeout))
+    }
+
     /// Reads the body of a success.
     async fn receive(
         &self,
         url: &HttpUrl,
         want: Want<'_>,
-        connection: Connection,
-        response: Response<Incoming>,
+        arrival: Arrival<'_>,
+        passage: &Passage<'_>,
     ) -> Result<Fetched, FetchError> {
         let max_bytes = self.config.max_bytes;
+        let Arrival { mut turn, connection, response } = arrival;
         let (head, mut body) = response.into_parts();
         let coding = Coding::of(&head.headers)?;
+        let freshness = Freshness::of(&head.headers);
+        if passage.is_gated() {
+            let length = body::announced(&body, max_bytes)?.filter(|_| coding == Coding::Identity);
+            drop(turn);
+            passage.pass(Announced { bytes: length.unwrap_or(max_bytes), freshness }).await?;
+            turn = self.turn(url, passage).await?;
+        }
         let (wire, ended) = match want {
             // A part of a coded body cannot be decoded.
             Want::Prefix(most) if coding == Coding::Identity => {
@@ -101,6 +123,7 @@ impl Fetcher {
         if ended {
             self.pool.put(url, connection);
         }
+        drop(turn);
         let wire_bytes = wire.len();
         let bytes = coding.decode(wire, max_bytes).await?;
         if bytes.is_empty() {
@@ -113,7 +136,7 @@ impl Fetcher {
         Ok(Fetched {
             bytes,
             validators: Validators::of(url, &head.headers),
-            freshness: Freshness::of(&head.headers),
+            freshness,
             wire_bytes,
             redirects: 0,
             retries: 0,

@@ -9,10 +9,12 @@
 //!    of them by `address`, and `connect` dials one that passed. A name is resolved and judged anew for each connection, and
 //!    a connection serves the scheme, host and port that it was made for: a name that changes its mind gains nothing.
 //! 4. The request goes out: GET, no cookies, no credentials, no referrer, no proxy of the environment.
-//! 5. A redirect becomes the URL of the next hop (`redirect`) and starts at step 1. An image is counted while it is read
+//! 5. A `gate` may make a success wait until there is memory for what its head announces.
+//! 6. A redirect becomes the URL of the next hop (`redirect`) and starts at step 1. An image is counted while it is read
 //!    (`body`), and again while a content coding is undone that nobody asked for (`coding`).
 //!
-//! `trail` tells whoever asks which URLs it went to. One time limit covers all of it, waiting and resolving included. Dropping the future of a fetch closes its connection at once.
+//! `trail` tells whoever asks which URLs it went to. One time limit covers all of it, waiting for turns and resolving
+//! included, waiting at the gate not. Dropping the future of a fetch closes its connection at once.
 //!
 //! # Why hyper and not reqwest
 //!
@@ -33,6 +35,7 @@ mod config;
 mod connect;
 mod error;
 mod freshness;
+mod gate;
 mod hop;
 mod policy;
 mod pool;
@@ -53,6 +56,7 @@ pub use allow::Cidr;
 pub use config::{FetchConfig, FetchConfigError};
 pub use error::{Cause, FetchError};
 pub use freshness::{Freshness, Validators};
+pub use gate::{Announced, Gate};
 pub use policy::PolicyRefusal;
 pub use resolver::{Answer, Resolve};
 pub use trail::Trail;
@@ -140,7 +144,7 @@ impl Fetcher {
     ///
     /// [`FetchError`]. A refusal by the policy is final and comes before any connection to the refused host.
     pub async fn fetch(&self, url: &HttpUrl) -> Result<Fetched, FetchError> {
-        match self.run(url, Want::Image, None).await? {
+        match self.run(url, Want::Image, None, None).await? {
             Outcome::Image(fetched) => Ok(fetched),
             // A hop makes this of a 304 only if it was asked for.
             Outcome::NotModified(_) => Err(FetchError::OriginRefused(StatusCode::NOT_MODIFIED)),
@@ -153,7 +157,7 @@ impl Fetcher {
     ///
     /// As [`fetch`](Self::fetch).
     pub async fn fetch_with_trail(&self, url: &HttpUrl, trail: &Trail) -> Result<Fetched, FetchError> {
-        match self.run(url, Want::Image, Some(trail)).await? {
+        match self.run(url, Want::Image, None, Some(trail)).await? {
             Outcome::Image(fetched) => Ok(fetched),
             Outcome::NotModified(_) => Err(FetchError::OriginRefused(StatusCode::NOT_MODIFIED)),
         }
@@ -165,10 +169,31 @@ impl Fetcher {
     ///
     /// As [`fetch`](Self::fetch).
     pub async fn fetch_if_changed(&self, url: &HttpUrl, known: &Validators) -> Result<Revalidated, FetchError> {
-        if known.is_empty() {
-            return self.fetch(url).await.map(Revalidated::Changed);
-        }
-        Ok(match self.run(url, Want::ImageUnless(known), None).await? {
+        self.revalidate(url, Some(known), None).await
+    }
+
+    /// The same, whether anything is known or not, through a gate: it is asked before the body is read.
+    ///
+    /// # Errors
+    ///
+    /// As [`fetch`](Self::fetch), and what the gate says.
+    pub async fn fetch_through(
+        &self,
+        gate: &dyn Gate,
+        url: &HttpUrl,
+        known: Option<&Validators>,
+    ) -> Result<Revalidated, FetchError> {
+        self.revalidate(url, known, Some(gate)).await
+    }
+
+    async fn revalidate(
+        &self,
+        url: &HttpUrl,
+        known: Option<&Validators>,
+        gate: Option<&dyn Gate>,
+    ) -> Result<Revalidated, FetchError> {
+        let known = known.filter(|known| !known.is_empty());
+        Ok(match self.run(url, known.map_or(Want::Image, Want::ImageUnless), gate, None).await? {
             Outcome::Image(fetched) => Revalidated::Changed(fetched),
             Outcome::NotModified(freshness) => Revalidated::NotModified(freshness),
         })
@@ -181,7 +206,7 @@ impl Fetcher {
     ///
     /// As [`fetch`](Self::fetch).
     pub async fn fetch_prefix(&self, url: &HttpUrl, most_bytes: NonZeroUsize) -> Result<Fetched, FetchError> {
-        match self.run(url, Want::Prefix(most_bytes), None).await? {
+        match self.run(url, Want::Prefix(most_bytes), None, None).await? {
             Outcome::Image(fetched) => Ok(fetched),
             Outcome::NotModified(_) => Err(FetchError::OriginRefused(StatusCode::NOT_MODIFIED)),
         }

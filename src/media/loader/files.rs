@@ -1,4 +1,7 @@
 //! The files of a request: admitted together, fetched side by side, each of them once for all who ask.
+//!
+//! First the heads: they tell how large the files are. Then one admission for all of them, and only then the bodies. A request
+//! for more images than it may have connections for is admitted to a share for the rest, and goes on within that.
 
 use std::{
     collections::VecDeque,
@@ -7,34 +10,42 @@ use std::{
 };
 
 use bytes::Bytes;
-use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
+use futures_util::{
+    FutureExt, StreamExt,
+    future::{BoxFuture, try_join_all},
+    stream::FuturesUnordered,
+};
 
 use super::{
-    Flight, Joined, Keep, LoadTimes, Loader, Patience, Reliance, SharedText, Urgency,
+    Flight, Joined, Keep, LoadTimes, Loader, Patience, Reliance, SOURCE_HIT, SharedText, Urgency,
+    gate::Gate,
     identify::{Origin, Wanted},
 };
 use crate::{
     media::{
         cache::{Known, SourceKey},
-        content::Name,
         decode::{self, DecodeLimits, Probe},
         error::{LoadError, MediaError},
         fetch::{Fetched, Revalidated, Validators},
+        picture::Content,
         source::{HttpUrl, Source},
     },
-    memory::Admission,
+    memory::{Admission, BudgetError},
     observe,
 };
 
+/// Images of one request that are asked for before it is admitted to their bytes.
+const HEADS_AT_ONCE: usize = 16;
+
 /// What a fetch ends with.
 pub type Fetch = Result<Arc<Found>, Arc<MediaError>>;
-pub type FetchFlight = Flight<SourceKey, Fetch>;
+pub type FetchFlight = Flight<SourceKey, Fetch, Gate>;
 
 /// What was found at a source.
 pub enum Found {
     File(File),
-    /// The picture that was known, still.
-    Unchanged(Name, Keep),
+    /// The content that was known, still.
+    Unchanged(Content, Keep),
 }
 
 /// A file whose header was read.
@@ -47,9 +58,9 @@ pub struct File {
 
 /// What a request has of an image once its files are there.
 pub enum Have {
-    /// The picture's name; it was in the cache when last seen.
+    /// Its content's name; that was in the cache when last seen.
     Named {
-        name: Name,
+        content: Content,
         from: &'static str,
         times: LoadTimes,
     },
@@ -62,8 +73,19 @@ pub struct Got {
     pub flight: Arc<FetchFlight>,
     /// A [`Found::File`].
     pub found: Arc<Found>,
-    pub encoded: Arc<Admission>,
+    /// The admission to its bytes, if that is not with the flight.
+    pub encoded: Option<Arc<Admission>>,
     pub times: LoadTimes,
+}
+
+impl Got {
+    /// The file, which is there.
+    pub fn file(&self) -> Option<&File> {
+        match &*self.found {
+            Found::File(file) => Some(file),
+            Found::Unchanged(..) => None,
+        }
+    }
 }
 
 impl Found {
@@ -79,9 +101,28 @@ impl Found {
 struct Missing {
     /// Among the distinct ones.
     place: usize,
-    stale: Option<(Name, Validators)>,
+    stale: Option<(Content, Validators)>,
     /// The largest that its file can be.
     most_bytes: usize,
+}
+
+/// An image whose size is known, or that needs no file after all.
+enum Begun {
+    /// It is in the cache after all, or still.
+    Named(Content, &'static str),
+    File {
+        flight: Arc<FetchFlight>,
+        followed: bool,
+        bytes: usize,
+    },
+}
+
+/// A fetch that has begun.
+struct UnderWay {
+    place: usize,
+    begun: Begun,
+    /// So far.
+    took: Duration,
 }
 
 /// What is known, and files for the rest.
@@ -99,152 +140,328 @@ pub async fn gather(
             Origin::Url(_) => loader.config.fetch.max_bytes,
             Origin::Data(_, bytes) => *bytes,
         };
-        have.push(match known {
-            Some(Known::Fresh(name)) => Some(Have::Named { name, from: "source_hit", times: LoadTimes::default() }),
-            Some(Known::Stale(name, validators)) => {
-                missing.push_back(Missing { place, stale: Some((name, validators)), most_bytes });
-                None
+        let stale = match known {
+            Some(Known::Fresh(content)) => {
+                have.push(Some(Have::Named { content, from: SOURCE_HIT, times: LoadTimes::default() }));
+                continue;
             }
-            _ => {
-                missing.push_back(Missing { place, stale: None, most_bytes });
-                None
-            }
-        });
+            Some(Known::Stale(content, validators)) => Some((content, validators)),
+            Some(Known::Failed(_)) | None => None,
+        };
+        missing.push_back(Missing { place, stale, most_bytes });
+        have.push(None);
     }
     if let Some(first) = missing.front() {
-        let start = Instant::now();
         let index = wanted[first.place].index;
-        let share = share_bytes(loader, wanted, &missing);
-        let admitted = loader.encoded.admit(share, patience.deadline).await;
-        let share = admitted.map_err(|error| LoadError::new(index, MediaError::admission("image files", &error)))?;
+        let refused = |what, error: &BudgetError| LoadError::new(index, MediaError::admission(what, error));
+        let connections = first_heads(loader, wanted, &missing);
+        let held = loader.heads.admit(connections, patience.deadline).await;
+        let held = held.map_err(|error| refused("connections to origins", &error))?;
+        let start = Instant::now();
+        let begun = begin_first(loader, wanted, &mut missing, connections, reliance).await?;
+        patience.deadline += start.elapsed();
+
+        let start = Instant::now();
+        let share = share_bytes(loader, wanted, &begun, &missing);
+        let share = loader.encoded.admit(share, patience.deadline).await;
+        let share = share.map_err(|error| refused("image files", &error))?;
         let admission = start.elapsed();
         observe::admitted("encoded", admission);
+        drop(held);
         let start = Instant::now();
-        fetch_all(loader, wanted, missing, reliance, share, admission, &mut have).await?;
+        let work = Work { loader, wanted, reliance, admission };
+        work.fetch_all(begun, missing, share, &mut have).await?;
         patience.deadline += start.elapsed();
     }
     Ok(have.into_iter().flatten().collect())
 }
 
+/// How many images of a request are asked for before it is admitted to their bytes.
+fn first_heads(loader: &Loader, wanted: &[Wanted], missing: &VecDeque<Missing>) -> usize {
+    let urls = missing.iter().filter(|image| matches!(wanted[image.place].origin, Origin::Url(_))).count();
+    urls.min(HEADS_AT_ONCE).min(loader.heads.total_bytes())
+}
+
+/// Asks for the first images by URL, as many as `connections`, and waits until their sizes are known.
+async fn begin_first(
+    loader: &Arc<Loader>,
+    wanted: &[Wanted],
+    missing: &mut VecDeque<Missing>,
+    connections: usize,
+    reliance: Reliance,
+) -> Result<Vec<UnderWay>, LoadError> {
+    let (mut first, mut later) = (Vec::with_capacity(connections), VecDeque::new());
+    for image in missing.drain(..) {
+        if first.len() < connections && matches!(wanted[image.place].origin, Origin::Url(_)) {
+            first.push(image);
+        } else {
+            later.push_back(image);
+        }
+    }
+    *missing = later;
+    try_join_all(first.into_iter().map(|image| async move {
+        let start = Instant::now();
+        let begun = begin(loader, &wanted[image.place], image.stale, reliance).await;
+        let begun = begun.map_err(|error| LoadError::new(wanted[image.place].index, error))?;
+        Ok(UnderWay { place: image.place, begun, took: start.elapsed() })
+    }))
+    .await
+}
+
 /// What a request is admitted to: what it needs at most, but no more than its share where it cannot know.
-fn share_bytes(loader: &Loader, wanted: &[Wanted], missing: &VecDeque<Missing>) -> usize {
-    let (mut data, mut urls) = (0, 0);
+fn share_bytes(loader: &Loader, wanted: &[Wanted], begun: &[UnderWay], missing: &VecDeque<Missing>) -> usize {
+    let (mut known, mut unknown) = (0, 0);
+    for image in begun {
+        if let Begun::File { bytes, .. } = image.begun {
+            known += bytes;
+        }
+    }
     for image in missing {
         match wanted[image.place].origin {
-            Origin::Url(_) => urls += image.most_bytes,
-            Origin::Data(..) => data += image.most_bytes,
+            Origin::Url(_) => unknown += image.most_bytes,
+            Origin::Data(..) => known += image.most_bytes,
         }
     }
     let share = loader.config.request_share_bytes();
     // Room for the largest file beside what is known.
-    data + urls.min(share.saturating_sub(data).max(loader.config.fetch.max_bytes))
+    known + unknown.min(share.saturating_sub(known).max(loader.config.fetch.max_bytes))
 }
 
-/// Fetches as many at once as the share has room for, each reckoned at its largest until its size is known.
-async fn fetch_all(
-    loader: &Arc<Loader>,
-    wanted: &[Wanted],
-    mut missing: VecDeque<Missing>,
+/// What a request is at once it was admitted to its files.
+#[derive(Clone, Copy)]
+struct Work<'a> {
+    loader: &'a Arc<Loader>,
+    wanted: &'a [Wanted],
     reliance: Reliance,
-    mut share: Admission,
     admission: Duration,
-    have: &mut [Option<Have>],
-) -> Result<(), LoadError> {
-    let mut running = FuturesUnordered::new();
-    loop {
-        while let Some(next) = missing.front()
-            && let Some(mut encoded) = share.split(next.most_bytes)
-            && let Some(next) = missing.pop_front()
-        {
-            running.push(async move {
-                let start = Instant::now();
-                let image = &wanted[next.place];
-                let found = fetch(loader, image, next.stale, reliance).await;
-                let found = found.map_err(|error| LoadError::new(image.index, error))?;
-                let times = LoadTimes { fetch: start.elapsed(), admission, decode: Duration::ZERO };
-                let (excess, found) = match found {
-                    Now::Named(name, from) => (Some(encoded), Have::Named { name, from, times }),
-                    Now::File(flight, found, bytes) => {
-                        let excess = encoded.bytes().checked_sub(bytes).and_then(|excess| encoded.split(excess));
-                        (excess, Have::File(Got { flight, found, encoded: Arc::new(encoded), times }))
-                    }
-                };
-                Ok((next.place, found, excess))
-            });
+}
+
+/// What comes of a step, and bytes that it did not need.
+enum Step {
+    /// The size of an image is known.
+    Begun(UnderWay, Admission),
+    /// An image is there.
+    Done(usize, Have, Option<Admission>),
+}
+
+impl Work<'_> {
+    /// Reads the bodies of what has begun, and fetches the rest: as many at once as the share has room for, each reckoned at
+    /// its largest until its size is known.
+    async fn fetch_all(
+        self,
+        begun: Vec<UnderWay>,
+        mut missing: VecDeque<Missing>,
+        mut share: Admission,
+        have: &mut [Option<Have>],
+    ) -> Result<(), LoadError> {
+        let mut running = FuturesUnordered::new();
+        for image in begun {
+            let bytes = image.begun.bytes();
+            // The sum of them was admitted.
+            let Some(encoded) = share.split(bytes) else { return Err(self.failed(image.place, MediaError::Lost)) };
+            running.push(self.finish(image, encoded).boxed());
         }
-        match running.next().await {
-            Some(result) => {
-                let (place, found, excess) = result?;
-                have[place] = Some(found);
-                if let Some(excess) = excess {
-                    share.merge(excess);
-                }
+        loop {
+            while let Some(next) = missing.front()
+                && let Some(encoded) = share.split(next.most_bytes)
+                && let Some(next) = missing.pop_front()
+            {
+                running.push(self.start(next, encoded).boxed());
             }
-            None => match missing.front() {
-                None => return Ok(()),
-                Some(next) => {
-                    let cause = "they exceed one request's share".into();
-                    let error = MediaError::TooLarge { what: "image files", cause };
-                    return Err(LoadError::new(wanted[next.place].index, error));
+            match running.next().await.transpose()? {
+                Some(Step::Begun(image, mut encoded)) => {
+                    if let Some(excess) = excess(&mut encoded, image.begun.bytes()) {
+                        share.merge(excess);
+                    }
+                    running.push(self.finish(image, encoded).boxed());
                 }
-            },
+                Some(Step::Done(place, found, excess)) => {
+                    have[place] = Some(found);
+                    if let Some(excess) = excess {
+                        share.merge(excess);
+                    }
+                }
+                None => match missing.front() {
+                    None => return Ok(()),
+                    Some(next) => {
+                        let cause = "they exceed one request's share".into();
+                        return Err(self.failed(next.place, MediaError::TooLarge { what: "image files", cause }));
+                    }
+                },
+            }
+        }
+    }
+
+    /// From nothing to the size.
+    async fn start(self, image: Missing, encoded: Admission) -> Result<Step, LoadError> {
+        let start = Instant::now();
+        let begun = begin(self.loader, &self.wanted[image.place], image.stale, self.reliance).await;
+        let begun = begun.map_err(|error| self.failed(image.place, error))?;
+        Ok(Step::Begun(UnderWay { place: image.place, begun, took: start.elapsed() }, encoded))
+    }
+
+    /// From the size to the file.
+    async fn finish(self, image: UnderWay, encoded: Admission) -> Result<Step, LoadError> {
+        let UnderWay { place, begun, took } = image;
+        let start = Instant::now();
+        let (flight, followed) = match begun {
+            Begun::Named(content, from) => {
+                let times = LoadTimes { fetch: took, admission: self.admission, decode: Duration::ZERO };
+                return Ok(Step::Done(place, Have::Named { content, from, times }, Some(encoded)));
+            }
+            Begun::File { flight, followed, .. } => (flight, followed),
+        };
+        let held = Held::open(flight, encoded);
+        let mut got = held.read().await.map_err(|error| self.failed(place, error))?;
+        if followed && got.0.keep() == Keep::No {
+            // Meant for whoever asked, which a redirect told and not the head. Ask for ourselves.
+            let Some(encoded) = got.1.release() else { return Err(self.failed(place, MediaError::Lost)) };
+            let flight = Flight::alone(|gate| fetch(self.loader, &self.wanted[place], None, gate));
+            got = Held::open(flight, encoded).read().await.map_err(|error| self.failed(place, error))?;
+        }
+        let (found, mut held) = got;
+        let bytes = match &*found {
+            Found::File(file) => file.bytes.len(),
+            Found::Unchanged(..) => return Err(self.failed(place, MediaError::Lost)),
+        };
+        let excess = held.excess(bytes);
+        let times = LoadTimes { fetch: took + start.elapsed(), admission: self.admission, decode: Duration::ZERO };
+        let Held { flight, encoded } = held;
+        let got = Got { flight, found, encoded: encoded.map(Arc::new), times };
+        Ok(Step::Done(place, Have::File(got), excess))
+    }
+
+    fn failed(self, place: usize, error: impl Into<Arc<MediaError>>) -> LoadError {
+        LoadError::new(self.wanted[place].index, error)
+    }
+}
+
+/// A fetch, and the bytes that a request was admitted to for it.
+struct Held {
+    flight: Arc<FetchFlight>,
+    /// `None` if they are with the fetch, as what its gate was opened with.
+    encoded: Option<Admission>,
+}
+
+impl Held {
+    /// Opens the gate, if no other request has.
+    fn open(flight: Arc<FetchFlight>, encoded: Admission) -> Self {
+        let encoded = flight.beside().open(encoded);
+        Held { flight, encoded }
+    }
+
+    async fn read(self) -> Result<(Arc<Found>, Self), Arc<MediaError>> {
+        let found = self.flight.result().await?;
+        Ok((found, self))
+    }
+
+    /// What is held beyond `bytes`.
+    fn excess(&mut self, bytes: usize) -> Option<Admission> {
+        match &mut self.encoded {
+            Some(encoded) => excess(encoded, bytes),
+            None => self.flight.beside().excess(bytes),
+        }
+    }
+
+    /// All that is held.
+    fn release(mut self) -> Option<Admission> {
+        self.excess(0)
+    }
+}
+
+fn excess(encoded: &mut Admission, bytes: usize) -> Option<Admission> {
+    encoded.split(encoded.bytes().checked_sub(bytes)?)
+}
+
+impl Begun {
+    fn bytes(&self) -> usize {
+        match self {
+            Begun::Named(..) => 0,
+            Begun::File { bytes, .. } => *bytes,
         }
     }
 }
 
-/// What came of one image.
-enum Now {
-    /// It is in the cache after all, or still.
-    Named(Name, &'static str),
-    /// A file of so many bytes.
-    File(Arc<FetchFlight>, Arc<Found>, usize),
-}
-
-/// Leads the fetch of an image, or follows one that is under way.
-async fn fetch(
+/// Leads the fetch of an image, or follows one that is under way, until its size is known.
+async fn begin(
     loader: &Arc<Loader>,
     image: &Wanted,
-    stale: Option<(Name, Validators)>,
+    stale: Option<(Content, Validators)>,
     reliance: Reliance,
-) -> Result<Now, Arc<MediaError>> {
+) -> Result<Begun, Arc<MediaError>> {
     let ready = || match loader.known(&image.key, Instant::now()) {
-        Some(Known::Fresh(name)) if reliance == Reliance::Cache => Some(Ok(Now::Named(name, "shared"))),
+        Some(Known::Fresh(content)) if reliance == Reliance::Cache => Some(Ok(Begun::Named(content, "shared"))),
         Some(Known::Failed(error)) => Some(Err(error)),
         _ => None,
     };
-    let (mut flight, followed) = match loader.fetches.join(image.key, ready, || begin(loader, image, stale)) {
-        Joined::Ready(ready) => return ready,
-        Joined::Led(flight) => (flight, false),
-        Joined::Followed(flight) => (flight, true),
-    };
-    let mut found = flight.result().await?;
-    let is_file = matches!(*found, Found::File(_));
-    if followed && found.keep() == Keep::No || reliance == Reliance::Files && !is_file {
+    let (mut flight, mut followed) =
+        match loader.fetches.join(image.key, ready, |gate| fetch(loader, image, stale, gate)) {
+            Joined::Ready(ready) => return ready,
+            Joined::Led(flight) => (flight, false),
+            Joined::Followed(flight) => (flight, true),
+        };
+    let mut size = size(loader, &flight).await?;
+    if followed && size.keep() == Keep::No || reliance == Reliance::Files && matches!(size, Size::Unchanged(..)) {
         // An answer that was meant for whoever asked, or that is no file when one is needed. Ask for ourselves.
-        flight = Flight::alone(begin(loader, image, None));
-        found = flight.result().await?;
+        flight = Flight::alone(|gate| fetch(loader, image, None, gate));
+        followed = false;
+        size = self::size(loader, &flight).await?;
     }
-    Ok(match &*found {
-        Found::Unchanged(name, _) => Now::Named(*name, "revalidated"),
-        Found::File(file) => {
-            let bytes = file.bytes.len();
-            Now::File(flight, found, bytes)
-        }
+    Ok(match size {
+        Size::Unchanged(content, _) => Begun::Named(content, "revalidated"),
+        Size::File(bytes, _) => Begun::File { flight, followed, bytes },
     })
 }
 
-/// The work of a fetch. It asks for no memory: whoever waits for it was admitted before.
-fn begin(loader: &Arc<Loader>, image: &Wanted, stale: Option<(Name, Validators)>) -> BoxFuture<'static, Fetch> {
+/// What is known of a fetch when its response begins.
+enum Size {
+    Unchanged(Content, Keep),
+    File(usize, Keep),
+}
+
+impl Size {
+    fn keep(&self) -> Keep {
+        match self {
+            Size::Unchanged(_, keep) | Size::File(_, keep) => *keep,
+        }
+    }
+}
+
+async fn size(loader: &Loader, flight: &FetchFlight) -> Result<Size, Arc<MediaError>> {
+    tokio::select! {
+        // Which is what moves it.
+        found = flight.result() => Ok(match &*found? {
+            Found::Unchanged(content, keep) => Size::Unchanged(*content, *keep),
+            Found::File(file) => Size::File(file.bytes.len(), file.keep),
+        }),
+        announced = flight.beside().announced() => {
+            Ok(Size::File(announced.bytes, loader.config.keep(&announced.freshness)))
+        }
+    }
+}
+
+/// The work of a fetch. It asks for no memory: at the gate it waits for one who was admitted to some.
+fn fetch(
+    loader: &Arc<Loader>,
+    image: &Wanted,
+    stale: Option<(Content, Validators)>,
+    gate: Gate,
+) -> BoxFuture<'static, Fetch> {
     let (loader, key) = (loader.clone(), image.key);
     match &image.origin {
-        Origin::Data(text, _) => {
+        Origin::Data(text, bytes) => {
             let text = text.clone();
-            async move { open(&loader, text).await.map(Arc::new).map_err(Arc::new) }.boxed()
+            let bytes = *bytes;
+            async move {
+                gate.wait(bytes).await;
+                open(&loader, text).await.map(Arc::new).map_err(Arc::new)
+            }
+            .boxed()
         }
         Origin::Url(url) => {
             let url = url.clone();
             async move {
-                match ask(&loader, key, &url, stale).await {
+                match ask(&loader, key, &url, stale, &gate).await {
                     Ok(found) => Ok(Arc::new(found)),
                     Err(error) => Err(loader.failed(key, error)),
                 }
@@ -272,19 +489,20 @@ async fn ask(
     loader: &Loader,
     key: SourceKey,
     url: &HttpUrl,
-    stale: Option<(Name, Validators)>,
+    stale: Option<(Content, Validators)>,
+    gate: &Gate,
 ) -> Result<Found, MediaError> {
     let start = Instant::now();
-    let fetched = match stale {
-        None => loader.fetcher.fetch(url).await?,
-        Some((name, validators)) => match loader.fetcher.fetch_if_changed(url, &validators).await? {
-            Revalidated::Changed(fetched) => fetched,
-            Revalidated::NotModified(said) => {
-                let keep = loader.config.keep(&said);
-                loader.remember(key, name, keep, validators);
-                return Ok(Found::Unchanged(name, keep));
-            }
-        },
+    let known = stale.as_ref().map(|(_, validators)| validators);
+    let fetched = match (loader.fetcher.fetch_through(gate, url, known).await?, stale) {
+        (Revalidated::Changed(fetched), _) => fetched,
+        (Revalidated::NotModified(said), Some((content, validators))) => {
+            let keep = loader.config.keep(&said);
+            loader.remember(key, content, keep, validators);
+            return Ok(Found::Unchanged(content, keep));
+        }
+        // Nobody asked for that.
+        (Revalidated::NotModified(_), None) => return Err(MediaError::Lost),
     };
     let Fetched { bytes, validators, freshness, .. } = fetched;
     observe::fetched(start.elapsed(), bytes.len());
@@ -300,13 +518,13 @@ fn file(bytes: Bytes, limits: &DecodeLimits, keep: Keep, validators: Validators)
 
 impl Loader {
     /// Remembers what a source shows, as long as `keep` says.
-    pub(super) fn remember(&self, key: SourceKey, name: Name, keep: Keep, validators: Validators) {
+    pub(super) fn remember(&self, key: SourceKey, content: Content, keep: Keep, validators: Validators) {
         let fresh = match keep {
             Keep::No => return self.sources.forget(&key),
             Keep::For(fresh) => Some(fresh),
             Keep::Forever => None,
         };
-        self.sources.remember(key, name, fresh, validators, Instant::now());
+        self.sources.remember(key, content, fresh, validators, Instant::now());
     }
 
     /// Remembers for a moment that a URL failed, if that is its origin's fault.

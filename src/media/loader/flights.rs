@@ -16,46 +16,56 @@ use futures_util::{
 
 use crate::sync::Mutex;
 
-/// The flights that somebody holds, by key.
+/// The flights that somebody holds, by key. Each has a `T` beside it for those who wait for it.
 #[derive(Debug)]
-pub struct Flights<K: Eq + Hash, V: Clone>(Mutex<HashMap<K, Weak<Flight<K, V>>>>);
+pub struct Flights<K: Eq + Hash, V: Clone, T = ()>(Mutex<List<K, V, T>>);
+
+type List<K, V, T> = HashMap<K, Weak<Flight<K, V, T>>>;
 
 /// Work on a key, and its result.
 #[derive(Debug)]
-pub struct Flight<K: Eq + Hash, V: Clone> {
+pub struct Flight<K: Eq + Hash, V: Clone, T = ()> {
     work: Shared<BoxFuture<'static, V>>,
+    beside: T,
     /// Where it is listed; `None` for work that nobody can join.
-    list: Option<(K, Arc<Flights<K, V>>)>,
+    place: Option<Place<K, V, T>>,
+}
+
+/// Where a flight is listed.
+#[derive(Debug)]
+struct Place<K: Eq + Hash, V: Clone, T> {
+    key: K,
+    list: Arc<Flights<K, V, T>>,
 }
 
 /// How somebody came to a flight.
 #[derive(Debug)]
-pub enum Joined<K: Eq + Hash, V: Clone, R> {
+pub enum Joined<K: Eq + Hash, V: Clone, R, T = ()> {
     /// There was no need any more.
     Ready(R),
     /// It began with this.
-    Led(Arc<Flight<K, V>>),
+    Led(Arc<Flight<K, V, T>>),
     /// It was there.
-    Followed(Arc<Flight<K, V>>),
+    Followed(Arc<Flight<K, V, T>>),
 }
 
-impl<K: Eq + Hash, V: Clone> Default for Flights<K, V> {
+impl<K: Eq + Hash, V: Clone, T> Default for Flights<K, V, T> {
     fn default() -> Self {
         Flights(Mutex::default())
     }
 }
 
-impl<K: Copy + Eq + Hash, V: Clone> Flights<K, V> {
+impl<K: Copy + Eq + Hash, V: Clone, T: Clone + Default> Flights<K, V, T> {
     /// The flight of a key, or a new one of `work`.
     ///
     /// Before one is begun, `ready` is asked whether the last one left a result. Whoever stores results does so before
-    /// the flight is over, so between `ready` and the list none is missed.
+    /// the flight is over, so between `ready` and the list none is missed. `work` gets what is beside its flight.
     pub fn join<R>(
         self: &Arc<Self>,
         key: K,
         ready: impl FnOnce() -> Option<R>,
-        work: impl FnOnce() -> BoxFuture<'static, V>,
-    ) -> Joined<K, V, R> {
+        work: impl FnOnce(T) -> BoxFuture<'static, V>,
+    ) -> Joined<K, V, R, T> {
         let mut listed = self.0.lock();
         if let Some(flight) = listed.get(&key).and_then(Weak::upgrade) {
             return Joined::Followed(flight);
@@ -63,13 +73,15 @@ impl<K: Copy + Eq + Hash, V: Clone> Flights<K, V> {
         if let Some(ready) = ready() {
             return Joined::Ready(ready);
         }
-        let flight = Arc::new(Flight { work: work().shared(), list: Some((key, self.clone())) });
+        let beside = T::default();
+        let work = work(beside.clone()).shared();
+        let flight = Arc::new(Flight { work, beside, place: Some(Place { key, list: self.clone() }) });
         listed.insert(key, Arc::downgrade(&flight));
         Joined::Led(flight)
     }
 
     /// The flight of a key, if there is one.
-    pub fn find(&self, key: &K) -> Option<Arc<Flight<K, V>>> {
+    pub fn find(&self, key: &K) -> Option<Arc<Flight<K, V, T>>> {
         // Out of the lock before anything is dropped.
         let listed = self.0.lock();
         listed.get(key).and_then(Weak::upgrade)
@@ -85,10 +97,16 @@ impl<K: Copy + Eq + Hash, V: Clone> Flights<K, V> {
     }
 }
 
-impl<K: Eq + Hash, V: Clone> Flight<K, V> {
+impl<K: Eq + Hash, V: Clone, T: Clone + Default> Flight<K, V, T> {
     /// Work that nobody can join.
-    pub fn alone(work: BoxFuture<'static, V>) -> Arc<Self> {
-        Arc::new(Flight { work: work.shared(), list: None })
+    pub fn alone(work: impl FnOnce(T) -> BoxFuture<'static, V>) -> Arc<Self> {
+        let beside = T::default();
+        Arc::new(Flight { work: work(beside.clone()).shared(), beside, place: None })
+    }
+
+    /// What is beside it for those who wait for it.
+    pub fn beside(&self) -> &T {
+        &self.beside
     }
 
     /// The result. Dropping this future stops nothing as long as others wait.
@@ -100,9 +118,9 @@ impl<K: Eq + Hash, V: Clone> Flight<K, V> {
     }
 }
 
-impl<K: Eq + Hash, V: Clone> Drop for Flight<K, V> {
+impl<K: Eq + Hash, V: Clone, T> Drop for Flight<K, V, T> {
     fn drop(&mut self) {
-        if let Some((key, list)) = &self.list {
+        if let Some(Place { key, list }) = &self.place {
             let mut listed = list.0.lock();
             // Another may stand there by now.
             if listed.get(key).is_some_and(|flight| std::ptr::eq(flight.as_ptr(), self)) {
@@ -121,14 +139,14 @@ mod tests {
     type Numbers = Arc<Flights<u8, u32>>;
 
     fn lead(flights: &Numbers, work: impl Future<Output = u32> + Send + 'static) -> Arc<Flight<u8, u32>> {
-        match flights.join(1, || None::<()>, || work.boxed()) {
+        match flights.join(1, || None::<()>, |()| work.boxed()) {
             Joined::Led(flight) => flight,
             other => panic!("{other:?}"),
         }
     }
 
     fn follow(flights: &Numbers) -> Arc<Flight<u8, u32>> {
-        match flights.join(1, || None::<()>, || panic!("begun twice")) {
+        match flights.join(1, || None::<()>, |()| panic!("begun twice")) {
             Joined::Followed(flight) => flight,
             other => panic!("{other:?}"),
         }
@@ -178,6 +196,6 @@ mod tests {
     fn what_the_last_flight_left_is_found() {
         let flights = Numbers::default();
         drop(lead(&flights, async { 7 }));
-        assert!(matches!(flights.join(1, || Some(7), || panic!("begun twice")), Joined::Ready(7)));
+        assert!(matches!(flights.join(1, || Some(7), |()| panic!("begun twice")), Joined::Ready(7)));
     }
 }

@@ -16,6 +16,41 @@ use crate::media::{
 /// Hashing more would hold up a connection's thread for longer than handing it over takes.
 const MAX_HASHED_HERE_BYTES: usize = 64 << 10;
 
+/// For whom images are loaded, and in which size.
+#[derive(Debug, Clone, Copy)]
+pub struct View {
+    scope: Scope,
+    /// Of the sources' names: what a source shows is another content in the size of each rule.
+    of_sources: Scope,
+    resize: Option<SmartResize>,
+}
+
+impl View {
+    pub fn new(scope: &Scope, resize: Option<&SmartResize>) -> Self {
+        let of_sources = resize.map_or(*scope, |rule| scope.within(&rule.to_bytes()));
+        View { scope: *scope, of_sources, resize: resize.copied() }
+    }
+}
+
+/// What a source is called, if that is told at once: a URL by its text alone, well formed or not, a data: URI if it is
+/// short.
+pub fn key(text: &str, view: &View) -> Option<SourceKey> {
+    if is_url(text) {
+        return Some(SourceKey::url(&view.of_sources, text));
+    }
+    match Source::parse(text) {
+        Ok(Source::Data(uri)) if uri.decoded_len() <= MAX_HASHED_HERE_BYTES => {
+            Some(SourceKey::data(&view.of_sources, uri.payload()))
+        }
+        _ => None,
+    }
+}
+
+/// Whether it is a URL, if it is a source at all.
+fn is_url(text: &str) -> bool {
+    text.get(..4).is_some_and(|begin| begin.eq_ignore_ascii_case("http"))
+}
+
 /// An image that a request wants, and where it is.
 pub struct Wanted {
     /// Its place, or the first of them, among the request's images.
@@ -42,78 +77,81 @@ pub struct AllWanted {
 impl AllWanted {
     /// Gives each place what was loaded for the image that stands there.
     pub fn spread(self, loaded: Vec<Loaded>) -> Vec<Loaded> {
-        if self.places.len() == loaded.len() {
-            return loaded;
-        }
-        self.places.into_iter().map(|place| loaded[place].clone()).collect()
+        spread(&self.places, loaded)
     }
 }
 
-/// The scope of what a source shows in the size of a rule: under each it has another content.
-fn of_rule(scope: &Scope, resize: Option<&SmartResize>) -> Scope {
-    resize.map_or(*scope, |rule| scope.within(&rule.to_bytes()))
+/// Gives each place a clone of what stands there.
+pub fn spread(places: &[usize], loaded: Vec<Loaded>) -> Vec<Loaded> {
+    if places.len() == loaded.len() {
+        return loaded;
+    }
+    places.iter().map(|place| loaded[*place].clone()).collect()
 }
 
-/// Parses and names the sources.
+/// The first place of each of the different keys, and for each place which of those stands there.
+pub fn distinct(keys: impl ExactSizeIterator<Item = SourceKey>) -> (Vec<usize>, Vec<usize>) {
+    let mut seen = HashMap::with_capacity(keys.len());
+    let (mut firsts, mut places) = (Vec::with_capacity(keys.len()), Vec::with_capacity(keys.len()));
+    for (at, key) in keys.enumerate() {
+        let place = *seen.entry(key).or_insert(firsts.len());
+        places.push(place);
+        if place == firsts.len() {
+            firsts.push(at);
+        }
+    }
+    (firsts, places)
+}
+
+/// Parses the sources, and names those that have no name yet.
 pub async fn all(
     loader: &Loader,
     sources: &[SharedText],
-    scope: &Scope,
-    resize: Option<&SmartResize>,
+    keys: Vec<Option<SourceKey>>,
+    view: &View,
 ) -> Result<AllWanted, LoadError> {
-    if let [text] = sources {
-        let only = one(loader, 0, text, scope, resize).await.map_err(|error| LoadError::new(0, error))?;
-        return Ok(AllWanted { distinct: vec![only], places: vec![0] });
-    }
-    let named = sources.iter().enumerate().map(|(index, text)| async move {
-        let named = one(loader, index, text, scope, resize).await;
+    let named = sources.iter().zip(keys).enumerate().map(|(index, (text, key))| async move {
+        let named = one(loader, index, text, key, view).await;
         named.map_err(|error| LoadError::new(index, error))
     });
     let named = try_join_all(named).await?;
-    let mut first = HashMap::with_capacity(named.len());
-    let mut wanted = AllWanted { distinct: Vec::with_capacity(named.len()), places: Vec::with_capacity(named.len()) };
-    for image in named {
-        let next = wanted.distinct.len();
-        let place = *first.entry(image.key).or_insert(next);
-        wanted.places.push(place);
-        if place == next {
-            wanted.distinct.push(image);
-        }
-    }
-    Ok(wanted)
+    let (firsts, places) = distinct(named.iter().map(|image| image.key));
+    let mut firsts = firsts.into_iter().peekable();
+    let first = |(at, image)| firsts.next_if_eq(&at).map(|_| image);
+    Ok(AllWanted { distinct: named.into_iter().enumerate().filter_map(first).collect(), places })
 }
 
 async fn one(
     loader: &Loader,
     index: usize,
     text: &SharedText,
-    scope: &Scope,
-    resize: Option<&SmartResize>,
+    key: Option<SourceKey>,
+    view: &View,
 ) -> Result<Wanted, MediaError> {
-    let key_scope = of_rule(scope, resize);
-    let (key, origin) = match Source::parse(text.as_str())? {
-        Source::Http(url) => (SourceKey::url(&key_scope, url.raw()), Origin::Url(url)),
+    let origin = match Source::parse(text.as_str())? {
+        Source::Http(url) => Origin::Url(url),
         Source::Data(uri) => {
             let (bytes, max_bytes) = (uri.decoded_len(), loader.config.fetch.max_bytes);
             if bytes > max_bytes {
                 return Err(SourceError::TooLarge { max_bytes }.into());
             }
-            let key = if bytes <= MAX_HASHED_HERE_BYTES {
-                SourceKey::data(&key_scope, uri.payload())
-            } else {
-                let text = text.clone();
-                let hash = move || data_key(text.as_str(), &key_scope);
-                loader.pool.run(Urgency::Short, hash).await.map_err(|_| MediaError::Lost)??
-            };
-            (key, Origin::Data(text.clone(), bytes))
+            Origin::Data(text.clone(), bytes)
         }
     };
-    Ok(Wanted { index, key, scope: *scope, resize: resize.copied(), origin })
+    let key = match key {
+        Some(key) => key,
+        None => {
+            let (text, view) = (text.clone(), *view);
+            let hash = move || long_key(text.as_str(), &view);
+            loader.pool.run(Urgency::Short, hash).await.map_err(|_| MediaError::Lost)??
+        }
+    };
+    Ok(Wanted { index, key, scope: view.scope, resize: view.resize, origin })
 }
 
-fn data_key(text: &str, scope: &Scope) -> Result<SourceKey, SourceError> {
+fn long_key(text: &str, view: &View) -> Result<SourceKey, SourceError> {
     Ok(match Source::parse(text)? {
-        Source::Http(url) => SourceKey::url(scope, url.raw()),
-        Source::Data(uri) => SourceKey::data(scope, uri.payload()),
+        Source::Http(url) => SourceKey::url(&view.of_sources, url.raw()),
+        Source::Data(uri) => SourceKey::data(&view.of_sources, uri.payload()),
     })
 }

@@ -4,14 +4,17 @@
 //! earlier one hands out, so requests cannot wait for one another in a circle, whatever images they share:
 //!
 //! 1. `identify`: what the sources are called. Equal ones of a request are loaded once.
-//! 2. The cache: what is fresh needs no file. A failure of an origin a moment ago is told again.
-//! 3. `files`: one admission of encoded bytes for all files that are missing, then all of them are fetched, and their
-//!    headers read. Who is admitted either leads the fetch of a source or follows one that is under way.
+//! 2. The cache: what is fresh needs no file. A failure of an origin a moment ago is told again. If all is there, and
+//!    nobody has to wait, that is all.
+//! 3. `files`: the missing ones are asked for; who asks either leads the fetch of a source or follows one that is under way.
+//!    When the heads of the responses have told how large they are, one admission of encoded bytes for all of them; then
+//!    their bodies are read, and their own headers. At its `gate` a fetch goes on when one who waits for it was admitted.
 //! 4. `places`: one admission of pixels a zone for all pictures, those in the cache and those that others are decoding
 //!    counted in full, then a place for each: the cached one pinned, a decode followed, or a slot of our own. All or
 //!    none: who has to wait for one lets go of the others.
-//! 5. `decoding`: those with slots decode into them, on threads of their own, and hash and keep the result. A picture that is
-//!    wanted in a model's size is brought to it there (`sizing`), and its slot was of that size from the start.
+//! 5. `decoding`: those with slots decode into them, on threads of their own, and hash and keep the result. A file of a format
+//!    that is not decoded is copied into its slot, and from there on it is what a picture is. A picture that is wanted
+//!    in a model's size is brought to it there (`sizing`), and its slot was of that size from the start.
 //!
 //! Fetches and decodes are [`flights`]: futures that run as long as anybody waits for them. The first client may leave
 //! without harm to the others; when all have left, the work is dropped. What comes out holds its admission as long as
@@ -21,6 +24,7 @@ mod config;
 mod decoding;
 mod files;
 mod flights;
+mod gate;
 mod identify;
 mod places;
 mod pool;
@@ -31,13 +35,19 @@ use std::{
     time::{Duration, Instant},
 };
 
+use futures_util::FutureExt;
 use tokio::time::Instant as Deadline;
 
 pub use config::{Keep, MediaConfig};
 pub use flights::{Flight, Flights, Joined};
+pub use gate::Gate;
 pub use pool::{Lost, Pool, Urgency};
 
-use self::{decoding::Decoded, files::Fetch, identify::Wanted};
+use self::{
+    decoding::Decoded,
+    files::Fetch,
+    identify::{View, Wanted},
+};
 use super::{
     cache::{Contents, Known, SourceKey, Sources},
     content::Scope,
@@ -48,8 +58,11 @@ use super::{
 };
 use crate::{
     memory::{Arena, Budget, SharedText, ZoneId},
-    observe,
+    observe::{self, Tally},
 };
+
+/// The metric's word for what was in the cache and fresh.
+const SOURCE_HIT: &str = "source_hit";
 
 /// What a request relies on for what is in the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,13 +100,16 @@ struct Loader {
     arena: Arc<Arena>,
     sources: Sources,
     contents: Contents,
+    /// Connections that may wait for memory, of requests that are not yet admitted to any.
+    heads: Budget,
     encoded: Budget,
     scratch: Budget,
     stash: sizing::Stash,
     pool: Pool,
-    fetches: Arc<Flights<SourceKey, Fetch>>,
+    fetches: Arc<Flights<SourceKey, Fetch, Gate>>,
     decodes: Arc<Flights<SourceKey, Decoded>>,
     turns: places::Turns,
+    hits: Tally,
 }
 
 impl MediaLoader {
@@ -104,6 +120,7 @@ impl MediaLoader {
             fetcher,
             sources: Sources::default(),
             contents: Contents::new(arena.clone()),
+            heads: Budget::new(config.fetch.max_concurrent),
             encoded: Budget::new(config.encoded_bytes),
             scratch: Budget::new(config.scratch_bytes - stash.bytes()),
             stash,
@@ -111,6 +128,7 @@ impl MediaLoader {
             fetches: Arc::default(),
             decodes: Arc::default(),
             turns: places::Turns::default(),
+            hits: Tally::default(),
             arena,
             config,
         })))
@@ -145,8 +163,25 @@ impl MediaLoader {
         resize: Option<&SmartResize>,
         deadline: Deadline,
     ) -> Result<Vec<Loaded>, LoadError> {
-        let wanted = identify::all(&self.0, sources, scope, resize).await?;
-        if let Some(loaded) = self.0.hits(&wanted.distinct) {
+        let view = View::new(scope, resize);
+        let keys: Vec<_> = sources.iter().map(|text| identify::key(text.as_str(), &view)).collect();
+        if let Some(loaded) = self.0.all_hits(&keys) {
+            return Ok(loaded);
+        }
+        // Its state is large, and a hit need not carry it.
+        self.load_missing(sources, keys, &view, deadline).boxed().await
+    }
+
+    async fn load_missing(
+        &self,
+        sources: &[SharedText],
+        keys: Vec<Option<SourceKey>>,
+        view: &View,
+        deadline: Deadline,
+    ) -> Result<Vec<Loaded>, LoadError> {
+        let had_all_keys = keys.iter().all(Option::is_some);
+        let wanted = identify::all(&self.0, sources, keys, view).await?;
+        if !had_all_keys && let Some(loaded) = self.0.hits(wanted.distinct.iter().map(|image| image.key)) {
             return Ok(wanted.spread(loaded));
         }
         let mut patience = Patience { deadline };
@@ -209,6 +244,7 @@ impl MediaLoader {
         observe::budget("encoded", &self.0.encoded);
         observe::budget("scratch", &self.0.scratch);
         observe::cached(self.0.sources.len(), self.0.contents.len());
+        observe::source_hits(self.0.hits.sum());
     }
 }
 
@@ -231,17 +267,27 @@ struct Patience {
 }
 
 impl Loader {
-    /// All images from the cache, if all are there, fresh, and nobody has to wait for memory.
-    fn hits(&self, wanted: &[Wanted]) -> Option<Vec<Loaded>> {
-        let now = Instant::now();
-        let mut loaded = Vec::with_capacity(wanted.len());
-        for image in wanted {
-            let Some(Known::Fresh(name)) = self.sources.lookup(&image.key, now) else { return None };
-            let lease = Arc::new(self.arena.try_lease(name.rgb_bytes()).ok()?);
-            let picture = self.contents.pin(&name, &lease, now)?;
-            loaded.push(Loaded { media: Media::Picture(picture), times: LoadTimes::default() });
+    /// All images from the cache, if all have names, are there, are fresh, and nobody has to wait for memory.
+    fn all_hits(&self, keys: &[Option<SourceKey>]) -> Option<Vec<Loaded>> {
+        if let [key] = keys {
+            return self.hits([(*key)?].into_iter());
         }
-        loaded.iter().for_each(|_| observe::media("source_hit"));
+        let keys = keys.iter().copied().collect::<Option<Vec<_>>>()?;
+        let (firsts, places) = identify::distinct(keys.iter().copied());
+        let loaded = self.hits(firsts.into_iter().map(|first| keys[first]))?;
+        Some(identify::spread(&places, loaded))
+    }
+
+    /// The same for different keys.
+    fn hits(&self, keys: impl ExactSizeIterator<Item = SourceKey>) -> Option<Vec<Loaded>> {
+        let (now, count) = (Instant::now(), keys.len());
+        let mut loaded = Vec::with_capacity(count);
+        for key in keys {
+            let media = self.sources.hit(&key, now, |bytes| self.arena.try_lease(bytes).ok())?;
+            self.contents.mark_used(&media, now);
+            loaded.push(Loaded { media, times: LoadTimes::default() });
+        }
+        self.hits.add(count as u64);
         Some(loaded)
     }
 
@@ -265,14 +311,19 @@ impl Loader {
         }
         let have = files::gather(self, wanted, known, reliance, patience).await?;
         let Some(places) = places::take(self, wanted, have, patience).await? else { return Ok(None) };
-        decoding::finish(wanted, places, patience).await.map(Some)
+        decoding::finish(self, wanted, places, patience).await.map(Some)
     }
 
-    /// What level one knows, if level two has the picture.
+    /// Counts an image by where it came from.
+    fn came(&self, from: &'static str) {
+        if from == SOURCE_HIT { self.hits.add(1) } else { observe::media(from) }
+    }
+
+    /// What level one knows, if level two has the content.
     fn known(&self, key: &SourceKey, now: Instant) -> Option<Known> {
         let known = self.sources.lookup(key, now)?;
         match &known {
-            Known::Fresh(name) | Known::Stale(name, _) => self.contents.touch(name, now).then_some(known),
+            Known::Fresh(content) | Known::Stale(content, _) => self.contents.touch(content, now).then_some(known),
             Known::Failed(_) => Some(known),
         }
     }

@@ -11,16 +11,15 @@ use tokio::{
 use super::{
     Flight, Joined, Keep, LoadTimes, Loader, Patience,
     decoding::{self, Decoded},
-    files::{File, Found, Got, Have},
+    files::{Got, Have},
     identify::Wanted,
-    sizing::Sizing,
+    sizing,
 };
 use crate::{
     media::{
         cache::{Known, SourceKey},
-        decode::{Header, Probe},
         error::{LoadError, MediaError},
-        picture::{Original, Picture},
+        picture::Media,
     },
     memory::{Arena, BudgetError, Lease, SlotMut, ZoneId},
     observe,
@@ -38,9 +37,8 @@ pub struct Turns {
 
 /// An image that is there, or will be.
 pub enum Place {
-    Pinned(Picture, &'static str),
+    Pinned(Media, &'static str),
     Decoding { flight: Arc<Flight<SourceKey, Decoded>>, lease: Arc<Lease>, led: bool },
-    Original(Original),
 }
 
 /// A place, and what it took so far.
@@ -90,33 +88,20 @@ pub async fn take(
     }
     drop(leased);
     let placed = have.into_iter().zip(places).filter_map(|(have, place)| {
-        let (times, original) = match have {
-            Have::Named { times, .. } => (times, None),
-            Have::File(Got { found, encoded, times, .. }) => match &*found {
-                Found::File(File { bytes, probe: Probe::Opaque(format), .. }) => {
-                    (times, Some(Original { format: *format, bytes: bytes.clone(), _admission: encoded }))
-                }
-                _ => (times, None),
-            },
+        let times = match have {
+            Have::Named { times, .. } | Have::File(Got { times, .. }) => times,
         };
         let times = LoadTimes { admission: times.admission + waited, ..times };
-        place.or(original.map(Place::Original)).map(|place| Placed { place, times })
+        place.map(|place| Placed { place, times })
     });
     Ok(Some(placed.collect()))
 }
 
-/// Bytes of the pixels, for what has any here.
-fn rgb_bytes(loader: &Loader, wanted: &Wanted, have: &Have) -> Option<usize> {
+/// Bytes of the slot that an image has or will have.
+fn slot_bytes(loader: &Loader, wanted: &Wanted, have: &Have) -> Option<usize> {
     match have {
-        Have::Named { name, .. } => Some(name.rgb_bytes()),
-        Have::File(got) => Some(Sizing::of(loader, wanted, to_decode(got)?.1).size().rgb_bytes()),
-    }
-}
-
-fn to_decode(got: &Got) -> Option<(&File, &Header)> {
-    match &*got.found {
-        Found::File(file @ File { probe: Probe::Decodable(header), .. }) => Some((file, header)),
-        _ => None,
+        Have::Named { content, .. } => Some(content.slot_bytes()),
+        Have::File(got) => got.file().map(|file| sizing::slot_bytes(loader, wanted, file)),
     }
 }
 
@@ -132,7 +117,7 @@ async fn admit<'a>(
         .iter()
         .enumerate()
         .filter_map(|(at, have)| {
-            rgb_bytes(loader, &wanted[at], have).map(|bytes| (at, have, bytes, arena.zone_of(bytes)))
+            slot_bytes(loader, &wanted[at], have).map(|bytes| (at, have, bytes, arena.zone_of(bytes)))
         })
         .collect();
     let needs = ZoneId::ALL.map(|zone| {
@@ -157,7 +142,7 @@ async fn admit<'a>(
         for &(at, have, bytes, _) in pictures.iter().filter(|(.., of)| *of == zone) {
             // The sum of the charges was admitted.
             let Some(piece) = admission.split(Arena::charge(bytes)) else { continue };
-            let lease = Arc::new(Lease::new(arena.clone(), zone, piece));
+            let lease = Arc::new(Lease::new(piece));
             leased.push(Leased { have, wanted: &wanted[at], at, bytes, zone, lease });
         }
     }
@@ -216,23 +201,27 @@ fn place_all(loader: &Arc<Loader>, zone: ZoneId, pictures: &[&Leased<'_>]) -> Re
 
 fn place_one(loader: &Arc<Loader>, zone: ZoneId, picture: &Leased<'_>) -> Result<Place, Blocked> {
     let &Leased { wanted, bytes, ref lease, .. } = picture;
+    let now = Instant::now();
     let got = match picture.have {
-        Have::Named { name, from, .. } => {
-            let pinned = loader.contents.pin(name, lease, Instant::now());
-            return pinned.map(|pinned| Place::Pinned(pinned, from)).ok_or(Blocked::Gone(wanted.key));
+        Have::Named { content, from, .. } => {
+            let pinned = loader.contents.pin(content, lease, now).ok_or(Blocked::Gone(wanted.key))?;
+            loader.sources.found(&wanted.key, &pinned, now);
+            return Ok(Place::Pinned(pinned, from));
         }
         Have::File(got) => got,
     };
-    // Only files that decode have a lease.
-    let Some((file, header)) = to_decode(got) else { return Err(Blocked::Gone(wanted.key)) };
+    // Whoever has a lease has one.
+    let Some(file) = got.file() else { return Err(Blocked::Gone(wanted.key)) };
     if file.keep == Keep::No {
         let slot = room(loader, zone, bytes).ok_or(Blocked::Full)?;
-        let flight = Flight::alone(decoding::begin(loader, wanted, got, header, slot, lease.clone()).boxed());
+        let flight = Flight::alone(|()| decoding::begin(loader, wanted, got, slot, lease.clone()).boxed());
         return Ok(Place::Decoding { flight, lease: lease.clone(), led: true });
     }
     // Others who have the same file may have decoded it by now.
     let ready = || match loader.known(&wanted.key, Instant::now()) {
-        Some(Known::Fresh(name)) if name.rgb_bytes() == bytes => loader.contents.pin(&name, lease, Instant::now()),
+        Some(Known::Fresh(content)) if content.slot_bytes() == bytes => {
+            loader.contents.pin(&content, lease, Instant::now())
+        }
         _ => None,
     };
     if let Some(pinned) = ready() {
@@ -242,7 +231,7 @@ fn place_one(loader: &Arc<Loader>, zone: ZoneId, picture: &Leased<'_>) -> Result
         return Ok(Place::Decoding { flight, lease: lease.clone(), led: false });
     }
     let slot = room(loader, zone, bytes).ok_or(Blocked::Full)?;
-    let work = || decoding::begin(loader, wanted, got, header, slot, lease.clone()).boxed();
+    let work = |()| decoding::begin(loader, wanted, got, slot, lease.clone()).boxed();
     Ok(match loader.decodes.join(wanted.key, ready, work) {
         Joined::Ready(pinned) => Place::Pinned(pinned, "shared"),
         Joined::Led(flight) => Place::Decoding { flight, lease: lease.clone(), led: true },

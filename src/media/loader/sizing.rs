@@ -1,10 +1,10 @@
 //! In which size a picture goes into the arena, and the memory that resizing uses again and again.
 
-use super::{Loader, MediaConfig, identify::Wanted};
+use super::{Loader, MediaConfig, files::File, identify::Wanted};
 use crate::{
     media::{
-        decode::{DecodeError, Header, Size, decode_into},
-        resize::{self, Scratch},
+        decode::{DecodeError, Format, Header, Probe, Size, decode_into},
+        resize::{self, Scratch, SmartResize},
     },
     sync::Mutex,
 };
@@ -48,6 +48,31 @@ impl Stash {
     }
 }
 
+/// What is done with a file to bring it into the arena.
+#[derive(Debug, Clone)]
+pub enum Treatment {
+    Decode(Sizing),
+    /// It is of a format that is not decoded.
+    Copy(Format),
+}
+
+impl Treatment {
+    pub fn of(loader: &Loader, resize: Option<&SmartResize>, probe: &Probe) -> Self {
+        match probe {
+            Probe::Decodable(header) => Treatment::Decode(Sizing::of(loader, resize, header)),
+            Probe::Opaque(format) => Treatment::Copy(*format),
+        }
+    }
+
+    /// What it takes beside the slot.
+    pub fn scratch_bytes(&self) -> usize {
+        match self {
+            Treatment::Decode(sizing) => sizing.scratch_bytes,
+            Treatment::Copy(_) => 0,
+        }
+    }
+}
+
 /// How a picture goes into the arena.
 #[derive(Debug, Clone)]
 pub struct Sizing {
@@ -55,26 +80,23 @@ pub struct Sizing {
     header: Header,
     /// To which size it is brought, if to any.
     target: Option<Size>,
-    pub scratch_bytes: usize,
-    /// Bytes of pixels that the file's picture has more than what goes into the arena.
-    pub saved_bytes: usize,
+    scratch_bytes: usize,
+    /// Bytes of the picture in full.
+    full_bytes: usize,
 }
 
 impl Sizing {
     /// A picture for whose resizing there would never be the memory stays as it is.
-    pub fn of(loader: &Loader, wanted: &Wanted, header: &Header) -> Self {
-        let whole =
-            Sizing { header: header.clone(), target: None, scratch_bytes: header.scratch_bytes(), saved_bytes: 0 };
-        let Some(target) = wanted.resize.and_then(|rule| rule.target(header.size())) else { return whole };
+    fn of(loader: &Loader, resize: Option<&SmartResize>, header: &Header) -> Self {
+        let (scratch_bytes, full_bytes) = (header.scratch_bytes(), header.rgb_bytes());
+        let whole = Sizing { header: header.clone(), target: None, scratch_bytes, full_bytes };
+        let Some(target) = resize.and_then(|rule| rule.target(header.size())) else { return whole };
         let reduced = if loader.config.jpeg_scaling { header.reduced_to_cover(target) } else { None };
         let header = reduced.unwrap_or_else(|| header.clone());
         let scratch_bytes = header.scratch_bytes().saturating_add(resize::scratch_bytes(&header, target));
         let most_bytes = loader.config.decode.max_scratch_bytes.min(loader.scratch.total_bytes());
-        if scratch_bytes > most_bytes {
-            return whole;
-        }
-        let saved_bytes = whole.header.rgb_bytes().saturating_sub(target.rgb_bytes());
-        Sizing { header, target: Some(target), scratch_bytes, saved_bytes }
+        let resized = Sizing { header, target: Some(target), scratch_bytes, full_bytes };
+        if scratch_bytes > most_bytes { whole } else { resized }
     }
 
     /// Of what goes into the arena.
@@ -82,8 +104,9 @@ impl Sizing {
         self.target.unwrap_or(self.header.size())
     }
 
-    pub fn is_resized(&self) -> bool {
-        self.target.is_some()
+    /// Bytes of pixels that resizing saves; `None` if the picture stays as it is.
+    pub fn saved_bytes(&self) -> Option<usize> {
+        self.target.map(|target| self.full_bytes.saturating_sub(target.rgb_bytes()))
     }
 
     /// Decodes into `out`, which has [`size`](Self::size).
@@ -93,5 +116,13 @@ impl Sizing {
         let result = resize::decode_resized(bytes, &self.header, target, out, &mut scratch);
         stash.put(scratch);
         result
+    }
+}
+
+/// Bytes of the slot that a file will need: for its pixels, or for itself where it is not decoded.
+pub fn slot_bytes(loader: &Loader, wanted: &Wanted, file: &File) -> usize {
+    match Treatment::of(loader, wanted.resize.as_ref(), &file.probe) {
+        Treatment::Decode(sizing) => sizing.size().rgb_bytes(),
+        Treatment::Copy(_) => file.bytes.len(),
     }
 }

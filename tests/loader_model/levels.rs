@@ -1,5 +1,4 @@
-//! Both levels of the cache against a model that is obviously right: a list and a map.
-#![cfg(not(feature = "shuttle"))]
+//! Both levels of the cache against a list and a map.
 
 use std::{
     collections::HashMap,
@@ -9,11 +8,11 @@ use std::{
 
 use mediagate::{
     media::{
-        cache::{Contents, Known, MOVED_EVERY, SourceKey, Sources},
+        cache::{Contents, Known, SourceKey, Sources},
         content::{MediaId, Name, Scope},
         error::MediaError,
         fetch::{FetchError, Validators},
-        picture::Picture,
+        picture::{Content, Media, Picture},
     },
     memory::{Arena, SLOT_ALIGNMENT_BYTES, ZoneId},
 };
@@ -28,6 +27,10 @@ enum Step {
         content: u8,
         fresh_s: u64,
         tagged: bool,
+    },
+    /// A request for a source that takes the short way, if that leads anywhere.
+    Hit {
+        source: u8,
     },
     /// The origin fails, and is asked.
     Fail {
@@ -52,6 +55,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => (0u8..8, 0u8..12, 0u64..60, any::<bool>())
             .prop_map(|(source, content, fresh_s, tagged)| Step::Get { source, content, fresh_s, tagged }),
+        3 => (0u8..8).prop_map(|source| Step::Hit { source }),
         1 => (0u8..8).prop_map(|source| Step::Fail { source }),
         2 => (0u8..12).prop_map(|content| Step::Pin { content }),
         2 => Just(Step::Unpin),
@@ -75,8 +79,8 @@ enum Shown {
 struct Model {
     /// Content, until when, and whether it can be asked about; or a failure.
     sources: HashMap<u8, (Option<u8>, Instant2, bool)>,
-    /// What was moved to the end the longest ago first, and when that was.
-    contents: Vec<(u8, Instant2)>,
+    /// What was used the longest ago first.
+    contents: Vec<u8>,
     pins: Vec<u8>,
 }
 
@@ -96,22 +100,17 @@ impl Model {
     }
 
     fn has(&self, content: u8) -> bool {
-        self.contents.iter().any(|(other, _)| *other == content)
+        self.contents.contains(&content)
     }
 
-    fn used(&mut self, content: u8, now: Instant2) {
-        if let Some(at) = self.contents.iter().position(|(other, _)| *other == content) {
-            if now - self.contents[at].1 < MOVED_EVERY {
-                return;
-            }
-            self.contents.remove(at);
-        }
-        self.contents.push((content, now));
+    fn used(&mut self, content: u8) {
+        self.contents.retain(|other| *other != content);
+        self.contents.push(content);
     }
 
     fn evict(&mut self) -> Option<u8> {
-        let at = self.contents.iter().position(|(content, _)| !self.pins.contains(content))?;
-        Some(self.contents.remove(at).0)
+        let at = self.contents.iter().position(|content| !self.pins.contains(content))?;
+        Some(self.contents.remove(at))
     }
 }
 
@@ -126,6 +125,10 @@ fn name(content: u8) -> (Name, Vec<u8>) {
     (Name::of(&Scope::default(), 1, width, &pixels), pixels)
 }
 
+fn picture(content: u8) -> Content {
+    Content::Picture(name(content).0)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
@@ -135,7 +138,7 @@ proptest! {
         let (sources, contents) = (Sources::default(), Contents::new(arena.clone()));
         let ids: HashMap<MediaId, u8> = (0..12).map(|content| (name(content).0.media_id, content)).collect();
         let mut model = Model::default();
-        let mut held: Vec<Picture> = Vec::new();
+        let mut held: Vec<Media> = Vec::new();
         let (start, mut clock) = (Instant::now(), Duration::ZERO);
         for step in steps {
             // No two uses at one time.
@@ -145,10 +148,10 @@ proptest! {
                 Step::Get { source, content, fresh_s, tagged } => {
                     let key = SourceKey::url(&Scope::default(), &source.to_string());
                     let shown = match sources.lookup(&key, now) {
-                        Some(Known::Fresh(name)) => Shown::Fresh(ids[&name.media_id]),
+                        Some(Known::Fresh(name)) => Shown::Fresh(ids[name.id()]),
                         Some(Known::Stale(name, validators)) => {
                             prop_assert!(!validators.is_empty());
-                            Shown::Stale(ids[&name.media_id])
+                            Shown::Stale(ids[name.id()])
                         }
                         Some(Known::Failed(_)) => Shown::Failed,
                         None => Shown::Nothing,
@@ -157,9 +160,9 @@ proptest! {
                     match shown {
                         Shown::Failed => continue,
                         Shown::Fresh(content) => {
-                            prop_assert_eq!(contents.touch(&name(content).0, now), model.has(content));
+                            prop_assert_eq!(contents.touch(&picture(content), now), model.has(content));
                             if model.has(content) {
-                                model.used(content, clock);
+                                model.used(content);
                                 continue;
                             }
                         }
@@ -168,14 +171,32 @@ proptest! {
                     let (name, pixels) = name(content);
                     let mut slot = arena.allocate(pixels.len()).unwrap();
                     slot.copy_from_slice(&pixels);
-                    let (kept, was_there) = contents.keep(Picture { name, slot: slot.freeze() }, now);
+                    let picture = Media::Picture(Picture { name, slot: slot.freeze() });
+                    let (kept, was_there) = contents.keep(picture, now);
                     prop_assert_eq!(was_there, model.has(content));
-                    prop_assert_eq!(&kept.slot[..], &pixels[..]);
-                    model.used(content, clock);
+                    prop_assert_eq!(&kept.slot()[..], &pixels[..]);
+                    model.used(content);
                     let etag = tagged.then(|| "\"tag\"".parse().unwrap());
                     let fresh = Duration::from_secs(fresh_s);
-                    sources.remember(key, name, Some(fresh), Validators { etag, ..Validators::default() }, now);
+                    let validators = Validators { etag, ..Validators::default() };
+                    sources.remember(key, kept.content(), Some(fresh), validators, now);
+                    sources.found(&key, &kept, now);
                     model.sources.insert(source, (Some(content), clock + fresh, tagged));
+                }
+                Step::Hit { source } => {
+                    let key = SourceKey::url(&Scope::default(), &source.to_string());
+                    let hit = sources.hit(&key, now, |bytes| arena.try_lease(bytes).ok());
+                    if let Some(hit) = hit {
+                        let Some((Some(content), until, _)) = model.sources.get(&source).copied() else {
+                            return Err(TestCaseError::fail("hit what the model does not know"));
+                        };
+                        prop_assert!(clock < until && model.has(content));
+                        prop_assert_eq!(&hit.slot()[..], &name(content).1[..]);
+                        contents.mark_used(&hit, now);
+                        model.used(content);
+                        model.pins.push(content);
+                        held.push(hit);
+                    }
                 }
                 Step::Fail { source } => {
                     let key = SourceKey::url(&Scope::default(), &source.to_string());
@@ -183,13 +204,13 @@ proptest! {
                     model.sources.insert(source, (None, clock + FAILURE, false));
                 }
                 Step::Pin { content } => {
-                    let (name, pixels) = name(content);
+                    let pixels = name(content).1;
                     let lease = Arc::new(arena.try_lease(pixels.len()).unwrap());
-                    let pinned = contents.pin(&name, &lease, now);
+                    let pinned = contents.pin(&picture(content), &lease, now);
                     prop_assert_eq!(pinned.is_some(), model.has(content));
                     if let Some(pinned) = pinned {
-                        prop_assert_eq!(&pinned.slot[..], &pixels[..]);
-                        model.used(content, clock);
+                        prop_assert_eq!(&pinned.slot()[..], &pixels[..]);
+                        model.used(content);
                         model.pins.push(content);
                         held.push(pinned);
                     }
@@ -205,7 +226,7 @@ proptest! {
                     prop_assert_eq!(contents.evict_one(ZoneId::Small), victim.is_some());
                     // Asking whether the others are there counts as using them, so only the one is asked for.
                     if let Some(victim) = victim {
-                        prop_assert!(!contents.touch(&name(victim).0, now));
+                        prop_assert!(!contents.touch(&picture(victim), now));
                     }
                 }
                 Step::Expire { seconds } => clock += Duration::from_secs(seconds),
@@ -215,14 +236,14 @@ proptest! {
                 }
             }
             // What is kept is what the model keeps, and its pages are all that is used: what is pinned is never evicted.
-            let used: u32 = model.contents.iter().map(|(content, _)| pages(*content)).sum();
+            let used: u32 = model.contents.iter().map(|content| pages(*content)).sum();
             prop_assert_eq!(arena.usage().used_bytes, used as usize * SLOT_ALIGNMENT_BYTES);
             prop_assert_eq!(contents.len(), model.contents.len());
             let leased: u32 = model.pins.iter().map(|content| pages(*content)).sum();
             let budget = arena.budget(ZoneId::Small);
             prop_assert_eq!(budget.total_bytes() - budget.free_bytes(), leased as usize * SLOT_ALIGNMENT_BYTES);
             for (pinned, content) in held.iter().zip(&model.pins) {
-                prop_assert_eq!(&pinned.slot[..], &name(*content).1[..]);
+                prop_assert_eq!(&pinned.slot()[..], &name(*content).1[..]);
             }
         }
         drop(held);
