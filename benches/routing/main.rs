@@ -1,8 +1,7 @@
 //! Routing without workers: `cargo bench --bench routing` (or, built already, with one of `cost`, `hits` as an argument).
 //!
 //! - `cost`: a million blocks on 64 workers: what a decision costs, with a tenth and with all of the blocks, events a
-//!   second on one core, bytes a block. Times are given as they are, and depend on the machine; what they are held to is in
-//!   docs/ROUTING.md.
+//!   second on one core, bytes a block. Times are given as they are, and depend on the machine.
 //! - `hits`: a fleet of 64 simulated workers with caches of different sizes under a trace of conversations about images:
 //!   which share of the prompts' tokens was cached where the policy sent them. Writes `target/routing_hits.csv`, of which
 //!   benches/routing/plot.py makes docs/routing_hits.svg.

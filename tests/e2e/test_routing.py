@@ -13,22 +13,13 @@ BLOCK = 32
 
 
 @pytest.fixture(scope="module")
-def second_vllm():
-    worker = Vllm("vllm-routing-2", flags=kv_events())
-    yield worker
-    worker.stop()
-
-
-@pytest.fixture(scope="module")
-def first_vllm():
-    worker = Vllm("vllm-routing-1", flags=kv_events())
-    yield worker
-    worker.stop()
-
-
-@pytest.fixture(scope="module")
-def fleet(first_vllm, second_vllm):
-    return [first_vllm.ready(), second_vllm.ready()]
+def fleet():
+    # Before both of them would make it at once.
+    tiny_model.ensure()
+    workers = [Vllm(f"vllm-routing-{number}", flags=kv_events()) for number in (1, 2)]
+    yield [worker.ready() for worker in workers]
+    for worker in workers:
+        worker.stop()
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,7 @@ use crate::routing::prompt::PromptTokens;
 pub const MAX_LANES: usize = 512;
 
 /// Bytes for a block that one worker holds: its two hashes, the worker's name for it, and the tables' slack.
-pub const BLOCK_BYTES: u64 = 64;
+pub const BLOCK_BYTES: u64 = 80;
 
 /// Tokens a block while no worker has told: vLLM's default.
 const UNKNOWN_BLOCK_SIZE: usize = 16;
