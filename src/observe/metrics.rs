@@ -92,10 +92,6 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
     describe_gauge!(WORKER_CIRCUIT, "Whether a worker is left alone: 0 no, 0.5 a request is tried, 1 yes");
     describe_counter!(CIRCUIT_OPENED, "Times that a worker began to be left alone");
     describe_counter!(RELOADS, "Times that the configuration was read again, by outcome");
-    // There from the start, so that the first failure is seen as a rise.
-    for outcome in ["ok", "failed"] {
-        counter!(RELOADS, "outcome" => outcome).increment(0);
-    }
     describe_gauge!(IN_FLIGHT, "Requests under way");
     describe_gauge!(WORKER_IN_FLIGHT, "Requests on a worker");
     describe_gauge!(LANDING_OPEN, "Pushes whose place on the worker is in use");
@@ -128,7 +124,27 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
     describe_gauge!(PROMPT_MODELS_OFF, "Models whose tokens are predicted no more because they were wrong");
     gauge!(PROMPT_MODELS_OFF).set(0.0);
     describe_gauge!(CACHED_PICTURES, "Pictures that are kept");
+    begin_at_zero();
     Ok(handle)
+}
+
+/// What may never happen is there from the start, so that the first time is seen as a rise.
+fn begin_at_zero() {
+    for name in [RESIZED, RESIZE_SAVED, ROUTE_PROMPT, ROUTE_PREDICTED, ROUTE_CACHED] {
+        counter!(name).increment(0);
+    }
+    for outcome in ["ok", "failed"] {
+        counter!(RELOADS, "outcome" => outcome).increment(0);
+    }
+    for outcome in ["known", "fetch_failed", "late", "not_in_header", "bad_source"] {
+        counter!(SIZES, "outcome" => outcome).increment(0);
+    }
+    for known_by in ["tokens", "image_size", "unusual", "template", "tokenizer", "placeholders", "too_long", "off"] {
+        counter!(PROMPTS, "known_by" => known_by).increment(0);
+    }
+    for agrees in [true, false] {
+        counter!(PROMPT_CHECKS, "agrees" => agrees.to_string()).increment(0);
+    }
 }
 
 pub fn request(route: &'static str, status: u16) {

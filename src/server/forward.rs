@@ -1,6 +1,8 @@
 //! A client's request to one of the [`surface`](super::surface)s: read, load the images, choose a worker, send, pass the
 //! answer on.
 
+use std::borrow::Cow;
+
 use axum::{
     body::Body,
     extract::{Request, State},
@@ -155,25 +157,40 @@ async fn load(
     }
     let deadline = Instant::now() + app.limits.admission_timeout;
     let mut copies = Vec::new();
-    let mut sources = Vec::with_capacity(client.images.len());
-    for part in &client.images {
-        sources.push(match &part.source {
-            ImageSource::Url(url) => SharedText::within(body, url),
-            ImageSource::Base64 { media_type, data } => {
-                // As vLLM writes it.
-                let pieces = ["data:", media_type, ";base64,", data];
-                let bytes = pieces.iter().map(|piece| piece.len()).sum();
-                copies.push(app.bodies.admit(bytes, deadline).await.map_err(body::overloaded(&app.limits))?);
-                pieces.concat().into()
-            }
-        });
+    // At once for all images: a request that holds some and waits for more could wait for another that does the same.
+    let copied_bytes: usize = client.images.iter().map(|part| copied_bytes(&part.source)).sum();
+    if copied_bytes > 0 {
+        copies.push(app.bodies.admit(copied_bytes, deadline).await.map_err(body::overloaded(&app.limits))?);
     }
+    let sources: Vec<SharedText> = client.images.iter().map(|part| source(body, &part.source)).collect();
     let loaded = loader.load_resized(&sources, scope, resize.as_ref(), deadline).await;
     let about = |index: usize, error: &dyn Fault| about_image(index, &client.images[index].param, error);
     let loaded = loaded.map_err(|LoadError { index, error }| about(index, &*error))?;
     stages.loaded(loaded.iter().map(|loaded| loaded.times));
     let others = fetch_others(app, client, deadline, &mut copies).await?;
     Ok(Loaded { media: loaded.into_iter().map(|loaded| loaded.media).collect(), others, copies })
+}
+
+/// What of an image's source is no part of the body, in bytes: text with escapes was written anew once when it was read, and is
+/// once more to be shared.
+fn copied_bytes(source: &ImageSource<'_>) -> usize {
+    match source {
+        ImageSource::Url(Cow::Borrowed(_)) => 0,
+        ImageSource::Url(Cow::Owned(url)) => 2 * url.len(),
+        ImageSource::Base64 { media_type, data } => data_uri(media_type, data).iter().map(|piece| piece.len()).sum(),
+    }
+}
+
+fn source(body: &Bytes, source: &ImageSource<'_>) -> SharedText {
+    match source {
+        ImageSource::Url(url) => SharedText::within(body, url),
+        ImageSource::Base64 { media_type, data } => data_uri(media_type, data).concat().into(),
+    }
+}
+
+/// The pieces of a data: URI, as vLLM writes it.
+fn data_uri<'a>(media_type: &'a str, data: &'a str) -> [&'a str; 4] {
+    ["data:", media_type, ";base64,", data]
 }
 
 /// Fetches video and audio that a request names by http URL: the worker gets the bytes.
@@ -237,4 +254,18 @@ fn about_image(index: usize, param: &str, error: &dyn Fault) -> Box<Refusal> {
 fn about_other(param: &str, error: &dyn Fault) -> Box<Refusal> {
     tracing::info!(param, code = error.code(), %error, "medium refused");
     Box::new(Refusal::of(error).about(param))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stands_in_the_body_as_it_is_needs_no_memory_of_its_own() {
+        let plain = ImageSource::Url(Cow::Borrowed("data:image/png;base64,AAAA"));
+        let escaped = ImageSource::Url(Cow::Owned("data:image/png;base64,AAAA".into()));
+        let split = ImageSource::Base64 { media_type: "image/png".into(), data: "AAAA".into() };
+        let bytes = [plain, escaped, split].map(|source| copied_bytes(&source));
+        assert_eq!(bytes, [0, 2 * 26, 26]);
+    }
 }
