@@ -211,7 +211,17 @@ async def _run() -> None:
         listening.result()
 
 
+def close_inherited() -> None:
+    """Lets go of what the parent left open: above all of vLLM's listening socket, which uvloop passes on to children.
+    A lander that kept it would accept connections into the void after the server's death."""
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > sys.stderr.fileno():
+            with suppress(OSError):  # the folder that was listed is among them
+                os.close(int(name))
+
+
 def main() -> None:
+    close_inherited()
     _die_with_parent()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
     # select() waits for fractions of a millisecond, which epoll cannot; there are few descriptors here.

@@ -3,6 +3,8 @@
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -168,3 +170,15 @@ def test_lander_has_no_torch_and_little_memory(start):
     maps = Path(f"/proc/{worker.lander_pid()}/maps").read_text()
     assert "torch" not in maps
     assert "mediagate-landing" in maps
+
+
+def test_it_lets_go_of_sockets_that_its_parent_left_open():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        code = (
+            "from mediagate_vllm.lander import close_inherited as c; import os; c(); print(os.listdir('/proc/self/fd'))"
+        )
+        left = subprocess.run(
+            [sys.executable, "-c", code], pass_fds=[listener.fileno()], capture_output=True, text=True, check=True
+        )
+    # Three streams, and the folder that is listed.
+    assert len(left.stdout.split(",")) == 4, left.stdout

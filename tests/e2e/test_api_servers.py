@@ -50,7 +50,7 @@ def forget(worker) -> None:
         return any(each.status == psutil.CONN_LISTEN and each.laddr.port == worker.port for each in connections)
 
     processes = [pid for pid in descendants(worker.popen.pid) if accepts(pid)]
-    assert len(processes) == 2
+    assert len(processes) == 2, "the lander, a child of one of them, holds no socket of vLLM"
     for process in processes:
         (other,) = (pid for pid in processes if pid != process)
         os.kill(other, signal.SIGSTOP)
