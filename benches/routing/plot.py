@@ -38,13 +38,16 @@ def main() -> None:
         out.append(f'<text x="{x(size):.1f}" y="{HEIGHT - BOTTOM + 20}" text-anchor="middle">{size // 1024}k</text>')
     middle = (LEFT + WIDTH - RIGHT) / 2
     out.append(f'<text x="{middle}" y="{HEIGHT - 10}" text-anchor="middle">tokens that a worker can keep</text>')
-    for policy, points in lines.items():
+    label_y = 0.0
+    for policy, points in sorted(lines.items(), key=lambda line: -line[1][-1][1]):
         colour = COLOURS.get(policy, "black")
         path = "L".join(f"{x(size):.1f} {y(rate):.1f}" for size, rate in points)
         out.append(f'<path d="M{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
         out.extend(f'<circle cx="{x(size):.1f}" cy="{y(rate):.1f}" r="3" fill="{colour}"/>' for size, rate in points)
         size, rate = points[-1]
-        out.append(f'<text x="{x(size) + 10:.1f}" y="{y(rate) + 4:.1f}" fill="{colour}">{policy}</text>')
+        # Names of lines that end close together stand below each other.
+        label_y = max(y(rate) + 4, label_y + 14)
+        out.append(f'<text x="{x(size) + 10:.1f}" y="{label_y:.1f}" fill="{colour}">{policy}</text>')
     out.append("</svg>")
     (ROOT / "docs/routing_hits.svg").write_text("\n".join(out) + "\n")
 
