@@ -23,6 +23,7 @@ STAGES = {
     "fetch": "fetching the image",
     "admission": "waiting for memory",
     "decode": "decoding and hashing",
+    "terms": "what routing goes by",
     "prepare": "finding room on the worker",
     "push": "pushing the pixels over NIXL",
     "worker": "the worker, to the head of its answer",
