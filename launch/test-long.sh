@@ -22,6 +22,14 @@ for topology in frontend-decoding passthrough; do
     "$root/launch/fleet.sh" --topology "$topology" --workers 2 --gateways 2 --once
 done
 
+say "gateway.sh: starts, answers, drains"
+"$root/launch/gateway.sh" --frontend-decoding --arena-bytes 768MiB --worker http://127.0.0.1:9 \
+    --listen 127.0.0.1:18080 --admin-listen 127.0.0.1:19090 &
+gateway=$!
+curl --silent --fail --retry 60 --retry-delay 1 --retry-connrefused http://127.0.0.1:18080/health >/dev/null
+kill -TERM "$gateway"
+wait "$gateway"
+
 say "aiperf: a few requests, to see that it runs"
 "$root/launch/aiperf.sh" --requests 8 --concurrency 2
 "$root/launch/setup-python.sh" --vllm
