@@ -216,8 +216,10 @@ fn one_who_is_admitted_waits_for_nobody_who_is_not() {
                             Joined::Led(flight) | Joined::Followed(flight) => flight,
                         };
                         // As far as the size is known, or to the end if another has opened the gate.
-                        let size = std::pin::pin!(flight.beside().announced());
-                        futures_util::future::select(flight.result(), size).await;
+                        {
+                            let size = std::pin::pin!(flight.beside().announced());
+                            futures_util::future::select(flight.result(), size).await;
+                        }
                         joined.push(flight);
                     }
                     let mut share = budget.acquire(20).await.unwrap();
