@@ -10,7 +10,8 @@ use super::{
     error::RequestError,
     image::{ImagePart, ImageSource, Place},
     json::Reader,
-    read::{OtherContent, OtherPart, Seen, Walker},
+    read::{OtherContent, OtherPart},
+    walker::{Seen, Walker},
 };
 
 /// Types of blocks that hold no media of their own (vLLM's `AnthropicContentBlock`).

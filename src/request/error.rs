@@ -6,7 +6,7 @@ use http::StatusCode;
 
 use super::{
     json::JsonError,
-    read::{MAX_MEDIA, MAX_MESSAGES, MAX_UUIDS},
+    walker::{MAX_MEDIA, MAX_MESSAGES, MAX_UUIDS},
 };
 use crate::error::Fault;
 

@@ -2,7 +2,8 @@
 //!
 //! - [`json`]: a strict, non-recursive reader of JSON text that hands out byte positions.
 //! - [`shape`]: which members of a surface's bodies hold conversations and media.
-//! - [`read`]: one pass over a body: its model, where its images stand, where its messages do.
+//! - [`read`]: what is known of a body after one pass: its model, where its images stand, where its messages do.
+//! - `walker`: that pass, to wherever media can stand.
 //! - `parts`, `blocks`: the content of a message, in OpenAI's and in Anthropic's words.
 //! - [`image`]: one image: where it stands, and how something else is put in its place.
 //! - [`rewrite`]: the body again, with some spans replaced.
@@ -20,6 +21,7 @@ mod properties;
 pub mod read;
 pub mod rewrite;
 pub mod shape;
+mod walker;
 
 pub use error::RequestError;
 pub use image::{ImagePart, ImageSource};

@@ -15,7 +15,8 @@ use super::{
     error::RequestError,
     image::{ImagePart, ImageSource, Place},
     json::{Reader, Text},
-    read::{MAX_UUIDS, OtherContent, OtherPart, Seen, Walker},
+    read::{OtherContent, OtherPart},
+    walker::{MAX_UUIDS, Seen, Walker},
 };
 
 /// Members that make a part media of another kind (vLLM's `_MEDIA_CONTENT_PART_KEYS` less images by URL).

@@ -10,7 +10,8 @@ use tokio::time::timeout_at;
 
 use super::{
     Keep, LoadTimes, Loaded, Loader, Patience, Urgency,
-    files::{Found, Got},
+    fetches::Found,
+    files::Got,
     identify::{Origin, Wanted},
     places::{Place, Placed},
     sizing::{Stash, Treatment},

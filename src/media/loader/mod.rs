@@ -1,13 +1,14 @@
 //! MediaLoader: the sources of a request in, pixels in the arena out; each thing is done once however many ask for it.
 //!
 //! A request's images are loaded together, in stages that it passes in one order. No stage waits while it holds what an
-//! earlier one hands out, so requests cannot wait for one another in a circle, whatever images they share:
+//! earlier one hands out, so requests cannot wait for one another in a circle, whatever images they share. (One gap is known:
+//! who follows a fetch that another has opened keeps its bytes admitted while waiting for more; tests/loader_shuttle.rs.)
 //!
 //! 1. `identify`: what the sources are called. Equal ones of a request are loaded once.
 //! 2. The cache: what is fresh needs no file. A failure of an origin a moment ago is told again. If all is there, and
 //!    nobody has to wait, that is all.
-//! 3. `files`: the missing ones are asked for; who asks either leads the fetch of a source or follows one that is under way.
-//!    When the heads of the responses have told how large they are, one admission of encoded bytes for all of them; then
+//! 3. `files` and, for each of them, `fetches`: the missing ones are asked for; who asks either leads the fetch of a source
+//!    or follows one that is under way. When the heads of the responses have told how large they are, one admission of encoded bytes for all of them; then
 //!    their bodies are read, and their own headers. At its `gate` a fetch goes on when one who waits for it was admitted.
 //! 4. `places`: one admission of pixels a zone for all pictures, those in the cache and those that others are decoding
 //!    counted in full, then a place for each: the cached one pinned, a decode followed, or a slot of our own. All or
@@ -22,6 +23,7 @@
 
 mod config;
 mod decoding;
+mod fetches;
 mod files;
 mod flights;
 mod gate;
@@ -45,7 +47,7 @@ pub use pool::{Lost, Pool, Urgency};
 
 use self::{
     decoding::Decoded,
-    files::Fetch,
+    fetches::Fetch,
     identify::{View, Wanted},
 };
 use super::{

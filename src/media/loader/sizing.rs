@@ -1,6 +1,6 @@
 //! In which size a picture goes into the arena, and the memory that resizing uses again and again.
 
-use super::{Loader, MediaConfig, files::File, identify::Wanted};
+use super::{Loader, MediaConfig, fetches::File, identify::Wanted};
 use crate::{
     media::{
         decode::{DecodeError, Format, Header, Probe, Size, decode_into},

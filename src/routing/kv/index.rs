@@ -19,11 +19,11 @@ use std::{
     },
 };
 
-use kv_index::{ChainBlockMap, ChainIndex, ContentHash, SequenceHash, StoredBlock};
+use kv_index::ChainIndex;
 
 use super::{
     blocks::{BlockHasher, CacheScope},
-    events::{BlockExtra, KvEvent, Removed, Stored},
+    lane::Lane,
 };
 use crate::routing::prompt::PromptTokens;
 
@@ -35,9 +35,6 @@ pub const BLOCK_BYTES: u64 = 80;
 
 /// Tokens a block while no worker has told: vLLM's default.
 const UNKNOWN_BLOCK_SIZE: usize = 16;
-
-/// LoRA names that are remembered, to know which model names are such.
-const MAX_LORAS: usize = 1024;
 
 /// What is known of a worker's cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,38 +50,26 @@ pub enum View {
 
 /// See the module's documentation.
 pub struct KvIndex {
-    chain: ChainIndex,
+    pub(super) chain: ChainIndex,
     lanes: RwLock<Lanes>,
     max_blocks: usize,
-    held_blocks: AtomicUsize,
+    pub(super) held_blocks: AtomicUsize,
 }
 
 #[derive(Default)]
-struct Lanes {
+pub(super) struct Lanes {
     /// By the id that the chain index gave.
-    by_id: Vec<Option<(usize, Arc<LaneState>)>>,
-    count: usize,
-    loras: HashSet<String>,
+    pub(super) by_id: Vec<Option<(usize, Arc<LaneState>)>>,
+    pub(super) count: usize,
+    pub(super) loras: HashSet<String>,
 }
 
 #[derive(Debug)]
-struct LaneState {
-    view: AtomicU8,
+pub(super) struct LaneState {
+    pub view: AtomicU8,
     /// Tokens a block; 0 until an event has told.
-    block_size: AtomicUsize,
-    blocks: AtomicUsize,
-}
-
-/// One stream of events, by which the index learns. Dropped, it takes along what it taught.
-pub struct Lane {
-    index: Arc<KvIndex>,
-    id: u32,
-    state: Arc<LaneState>,
-    map: ChainBlockMap,
-    /// Of a hybrid model's caches, the one whose hits count: full attention, which holds a prompt from its beginning.
-    group: Option<Option<u64>>,
-    hasher: BlockHasher,
-    ignored: usize,
+    pub block_size: AtomicUsize,
+    pub blocks: AtomicUsize,
 }
 
 /// A prompt in blocks of the size that workers use, or one of them, if they differ.
@@ -126,15 +111,7 @@ impl KvIndex {
         lanes.by_id[slot] = Some((worker, state.clone()));
         lanes.count += 1;
         drop(lanes);
-        Ok(Lane {
-            index: self.clone(),
-            id,
-            state,
-            map: ChainBlockMap::default(),
-            group: None,
-            hasher: BlockHasher::default(),
-            ignored: 0,
-        })
+        Ok(Lane::new(self.clone(), id, state))
     }
 
     /// Tells how many tokens of the prompt's beginning each worker holds, if any; a worker with several ranks more than
@@ -207,173 +184,33 @@ impl KvIndex {
         stats.arena_bytes + stats.header_bytes
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, Lanes> {
+    pub(super) fn read(&self) -> RwLockReadGuard<'_, Lanes> {
         // A list that is whole between any two statements.
         self.lanes.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, Lanes> {
+    pub(super) fn write(&self) -> RwLockWriteGuard<'_, Lanes> {
         self.lanes.write().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Blocks that may yet be taken in.
+    pub(super) fn room(&self) -> usize {
+        self.max_blocks.saturating_sub(self.held_blocks.load(Ordering::Relaxed))
+    }
+
     /// Blocks that one lane may hold.
-    fn share(&self) -> usize {
+    pub(super) fn share(&self) -> usize {
         self.max_blocks / self.read().count.max(1)
     }
 }
 
 impl LaneState {
-    fn view(&self) -> View {
+    pub fn view(&self) -> View {
         match self.view.load(Ordering::Relaxed) {
             2 => View::Complete,
             1 => View::Partial,
             _ => View::None,
         }
-    }
-}
-
-impl Lane {
-    /// Takes in what a worker published.
-    pub fn apply(&mut self, event: KvEvent) {
-        match event {
-            KvEvent::Stored(stored) => self.stored(&stored),
-            KvEvent::Removed(removed) => self.removed(&removed),
-            KvEvent::Cleared => self.clear(),
-        }
-    }
-
-    /// Forgets all blocks.
-    pub fn clear(&mut self) {
-        self.index.chain.apply_cleared(self.id, &mut self.map);
-        self.count();
-    }
-
-    pub fn set_view(&mut self, view: View) {
-        self.state.view.store(view as u8, Ordering::Relaxed);
-    }
-
-    pub fn view(&self) -> View {
-        self.state.view()
-    }
-
-    pub fn blocks(&self) -> usize {
-        self.state.blocks.load(Ordering::Relaxed)
-    }
-
-    /// Events that could not be taken in since this was last asked for.
-    pub fn take_ignored(&mut self) -> usize {
-        std::mem::take(&mut self.ignored)
-    }
-
-    fn stored(&mut self, stored: &Stored) {
-        // Other tiers hold copies for a connector to load; whether it does is its own matter.
-        let here = stored.medium.as_deref().is_none_or(|medium| medium == "GPU");
-        let main = match (&stored.kind, self.group) {
-            (Some(kind), _) => ["full_attention", "mla_attention", "sink_full_attention"].contains(&kind.as_str()),
-            (None, Some(group)) => group == stored.group,
-            (None, None) => stored.group.unwrap_or(0) == 0,
-        };
-        if !here || !main || stored.hashes.is_empty() {
-            return;
-        }
-        let size = stored.block_size;
-        if size == 0 || stored.hashes.len().checked_mul(size) != Some(stored.token_ids.len()) {
-            return self.ignore();
-        }
-        match self.state.block_size.load(Ordering::Relaxed) {
-            known if known == size => {}
-            // A part of a block, which is named again when it is full.
-            known if known > size => return,
-            _ => {
-                self.clear();
-                self.state.block_size.store(size, Ordering::Relaxed);
-            }
-        }
-        self.group = Some(stored.group);
-        let room = self.index.share().min(self.blocks() + self.index.room()).saturating_sub(self.blocks());
-        if stored.hashes.len() > room {
-            return self.ignore();
-        }
-        if let Some(lora) = &stored.lora_name {
-            self.learn_lora(lora);
-        }
-        let none = BlockExtra::default();
-        let mut blocks = Vec::with_capacity(stored.hashes.len());
-        for (index, (&hash, tokens)) in stored.hashes.iter().zip(stored.token_ids.chunks_exact(size)).enumerate() {
-            let extra = stored.extra.get(index).unwrap_or(&none);
-            let lora = stored.lora_name.as_deref();
-            let first = index == 0 && stored.parent.is_none();
-            let scope = first.then(|| CacheScope {
-                lora,
-                // The LoRA's name stands first; a salt may well be the same text.
-                salt: extra.texts.get(usize::from(lora.is_some())).map(String::as_str),
-            });
-            let content = self.hasher.of_event(scope, tokens, extra);
-            blocks.push(StoredBlock { seq_hash: SequenceHash(hash), content_hash: ContentHash(content) });
-        }
-        let parent = stored.parent.map(SequenceHash);
-        match self.index.chain.apply_stored(self.id, &blocks, parent, &mut self.map) {
-            Ok(()) => self.count(),
-            // What stood before was never heard of.
-            Err(_) => self.ignore(),
-        }
-    }
-
-    fn removed(&mut self, removed: &Removed) {
-        let here = removed.medium.as_deref().is_none_or(|medium| medium == "GPU");
-        if !here || self.group.is_none_or(|group| group != removed.group) {
-            return;
-        }
-        let hashes: Vec<_> = removed.hashes.iter().copied().map(SequenceHash).collect();
-        self.index.chain.apply_removed(self.id, &hashes, &mut self.map);
-        self.count();
-    }
-
-    /// Something was not taken in: from now on there may be more than is known.
-    fn ignore(&mut self) {
-        self.ignored += 1;
-        if self.view() == View::Complete {
-            self.set_view(View::Partial);
-        }
-    }
-
-    fn learn_lora(&self, name: &str) {
-        if self.index.is_lora(name) {
-            return;
-        }
-        let mut lanes = self.index.write();
-        if lanes.loras.len() < MAX_LORAS {
-            lanes.loras.insert(name.to_owned());
-        }
-    }
-
-    fn count(&self) {
-        let now = self.map.len();
-        let before = self.state.blocks.swap(now, Ordering::Relaxed);
-        // Each lane adds and takes away what is its own.
-        self.index.held_blocks.fetch_add(now, Ordering::Relaxed);
-        self.index.held_blocks.fetch_sub(before, Ordering::Relaxed);
-    }
-}
-
-impl KvIndex {
-    /// Blocks that may yet be taken in.
-    fn room(&self) -> usize {
-        self.max_blocks.saturating_sub(self.held_blocks.load(Ordering::Relaxed))
-    }
-}
-
-impl Drop for Lane {
-    fn drop(&mut self) {
-        // First, so that no decision meets a worker that is gone, or the next that gets its id.
-        let mut lanes = self.index.write();
-        if let Some(slot) = lanes.by_id.get_mut(self.id as usize) {
-            *slot = None;
-            lanes.count -= 1;
-        }
-        drop(lanes);
-        self.index.chain.remove_worker(self.id, std::mem::take(&mut self.map));
-        self.count();
     }
 }
 
@@ -383,18 +220,15 @@ impl fmt::Debug for KvIndex {
     }
 }
 
-impl fmt::Debug for Lane {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lane").field("id", &self.id).field("state", &self.state).finish_non_exhaustive()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::routing::prompt::{MediaSpan, MmHash};
+    use crate::routing::{
+        kv::events::{BlockExtra, KvEvent, Removed, Stored},
+        prompt::{MediaSpan, MmHash},
+    };
 
     const SIZE: usize = 4;
 

@@ -6,14 +6,17 @@
 //! - [`zmtp`]: the protocol of ZeroMQ's sockets.
 //! - [`events`]: reading the events.
 //! - [`index`]: which worker holds how much of a prompt.
+//! - [`lane`]: one stream of events, by which the index learns.
 //! - [`blocks`]: the hash of a block, the same for an event and for a prompt.
 
 pub mod blocks;
 pub mod endpoint;
 pub mod events;
 pub mod index;
+pub mod lane;
 pub mod stream;
 pub mod subscription;
 pub mod zmtp;
 
-pub use index::{KvIndex, Lane, Overlaps, View};
+pub use index::{KvIndex, Overlaps, View};
+pub use lane::Lane;

@@ -4,7 +4,7 @@
 //! before we came, or while a connection was down, are replayed. Whether it is still the same process is seen by the last
 //! batch that we have: another one under its number, or none, means that the publisher started over, and then so do we.
 
-use super::{events, index::Lane, index::View};
+use super::{events, index::View, lane::Lane};
 
 /// Bytes of one batch at most. A batch of a million tokens takes about 5 MB.
 pub const MAX_BATCH_BYTES: usize = 16 << 20;
