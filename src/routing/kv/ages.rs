@@ -44,7 +44,7 @@ impl Default for Ages {
 
 impl Ages {
     /// Blocks that are held, or that such a block continues.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.places.len()
     }
 
@@ -222,7 +222,7 @@ mod tests {
         ages.store(None, [4, 5]);
         ages.store(Some(2), [6, 7]);
         assert_eq!(order(&mut ages), [3, 5, 4, 7, 6, 2, 1]);
-        assert_eq!(ages.len(), 0);
+        assert_eq!(ages.count(), 0);
     }
 
     #[test]
@@ -241,13 +241,13 @@ mod tests {
         ages.store(None, [1, 2, 3]);
         ages.remove(2);
         ages.remove(1);
-        assert_eq!(ages.len(), 3);
+        assert_eq!(ages.count(), 3);
         ages.store(None, [1]);
         assert_eq!(order(&mut ages), [3, 1], "2 goes with the one behind it, and 1 has come back");
         ages.store(None, [8, 9]);
         ages.remove(9);
         ages.remove(8);
-        assert_eq!((ages.len(), ages.oldest()), (0, None));
+        assert_eq!((ages.count(), ages.oldest()), (0, None));
     }
 
     /// The same, found anew at each step: who holds what, and which leaves stand in which order.
@@ -320,7 +320,7 @@ mod tests {
                         prop_assert_eq!(ages.pop_oldest(), oldest);
                     }
                 }
-                prop_assert_eq!(ages.len(), model.parents.len());
+                prop_assert_eq!(ages.count(), model.parents.len());
                 prop_assert_eq!(ages.oldest(), model.leaves.first().copied());
             }
             prop_assert_eq!(order(&mut ages), {

@@ -169,7 +169,7 @@ impl Lane {
         if too_many > 0 {
             let mut old = Vec::new();
             let kept = self.blocks().saturating_sub(too_many);
-            while self.ages.len() > kept {
+            while self.ages.count() > kept {
                 if let Some(name) = parent.filter(|_| self.ages.oldest() == parent) {
                     self.ages.touch(name);
                     if self.ages.oldest() == parent {
@@ -217,7 +217,7 @@ impl Lane {
     }
 
     fn count(&self) {
-        let now = self.ages.len();
+        let now = self.ages.count();
         let before = self.state.blocks.swap(now, Ordering::Relaxed);
         // Each lane adds and takes away what is its own.
         self.index.held_blocks.fetch_add(now, Ordering::Relaxed);
