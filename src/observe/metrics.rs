@@ -49,6 +49,7 @@ const ROUTE_CACHED: &str = "mediagate_route_cached_tokens_total";
 const ROUTE_ERROR: &str = "mediagate_route_error_ratio";
 const KV_VIEW: &str = "mediagate_kv_view_completeness";
 const KV_BLOCKS: &str = "mediagate_kv_known_blocks";
+const KV_AGED: &str = "mediagate_kv_aged_blocks_total";
 const KV_BATCHES: &str = "mediagate_kv_event_batches_total";
 const CACHED_SOURCES: &str = "mediagate_cached_sources";
 const SIZES: &str = "mediagate_image_sizes_total";
@@ -116,6 +117,10 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
     describe_histogram!(ROUTE_ERROR, "By how much of a prompt the two differ");
     describe_gauge!(KV_VIEW, "What is known of a worker's KV cache: 0 nothing, 1 a part, 2 everything");
     describe_gauge!(KV_BLOCKS, "Blocks of a worker's KV cache that are known");
+    describe_counter!(
+        KV_AGED,
+        "Blocks that were forgotten, the oldest first, to stay within the worker's share of the index"
+    );
     describe_counter!(KV_BATCHES, "Batches of KV events, by outcome");
     describe_gauge!(CACHED_SOURCES, "Sources that are remembered, failures included");
     describe_counter!(SIZES, "Sizes of images that pass by URL, as routing asked for them, by outcome");
@@ -291,6 +296,13 @@ pub fn kv_events(worker: &str, batches: u64, malformed: u64, lost: u64, restarts
         if count > 0 {
             counter!(KV_BATCHES, "worker" => worker.to_owned(), "outcome" => outcome).increment(count);
         }
+    }
+}
+
+/// Known blocks that were given up for new ones.
+pub fn kv_aged(worker: &str, blocks: usize) {
+    if blocks > 0 {
+        counter!(KV_AGED, "worker" => worker.to_owned()).increment(blocks as u64);
     }
 }
 
