@@ -16,6 +16,7 @@ const LANE: &str = "mediagate_worker_lane";
 const INLINE: &str = "mediagate_worker_prefers_inline";
 const KV_VIEW: &str = "mediagate_kv_view_completeness";
 const KV_BLOCKS: &str = "mediagate_kv_known_blocks";
+const KV_AGED: &str = "mediagate_kv_aged_blocks_total";
 const KV_BATCHES: &str = "mediagate_kv_event_batches_total";
 
 /// All that was recorded of these workers, as /metrics shows it.
@@ -36,6 +37,10 @@ fn describe() {
     describe_gauge!(INLINE, "1 where pixels inside the request were measured to be there sooner than pushed ones");
     describe_gauge!(KV_VIEW, "What is known of a worker's KV cache: 0 nothing, 1 a part, 2 everything");
     describe_gauge!(KV_BLOCKS, "Blocks of a worker's KV cache that are known");
+    describe_counter!(
+        KV_AGED,
+        "Blocks that were forgotten, the oldest first, to stay within the worker's share of the index"
+    );
     describe_counter!(KV_BATCHES, "Batches of KV events, by outcome");
 }
 
@@ -93,5 +98,12 @@ pub fn kv_events(worker: &Series, batches: u64, malformed: u64, lost: u64, resta
         if count > 0 {
             worker.add(KV_BATCHES, Some(("outcome", outcome)), count);
         }
+    }
+}
+
+/// Known blocks that were given up for new ones.
+pub fn kv_aged(worker: &Series, blocks: usize) {
+    if blocks > 0 {
+        worker.add(KV_AGED, None, blocks as u64);
     }
 }

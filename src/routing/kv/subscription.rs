@@ -4,7 +4,7 @@
 //! they come; when it breaks, it is made anew, and what was missed is replayed. When nobody is there any more, all that the
 //! worker held is forgotten, and the worker is asked again.
 
-use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, io, pin::pin, sync::Arc, time::Duration};
 
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -38,6 +38,9 @@ const RETURN_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long until a worker is asked again where its events come from, after it was not reached, and after it had none.
 const ASK_SOON: Duration = Duration::from_secs(1);
 const ASK_LATE: Duration = Duration::from_secs(30);
+
+/// How often a worker that says nothing gives up what is beyond its share of the index, since others have come.
+const SHRINK_INTERVAL: Duration = Duration::from_millis(200);
 
 const MAX_SOURCES_BYTES: usize = 64 << 10;
 const MAX_RANKS: usize = 64;
@@ -200,7 +203,16 @@ impl Follower {
         }
         self.tell();
         loop {
-            let (seq, payload) = batch(connection.receive().await?).ok_or(StreamError::Frames)?;
+            let frames = {
+                let mut received = pin!(connection.receive());
+                loop {
+                    match timeout(SHRINK_INTERVAL, &mut received).await {
+                        Ok(frames) => break frames?,
+                        Err(_) => self.stream.shrink(),
+                    }
+                }
+            };
+            let (seq, payload) = batch(frames).ok_or(StreamError::Frames)?;
             if self.stream.published(seq, &payload) == Live::Missing {
                 self.catch_up().await?;
                 self.stream.caught_up(seq, &payload);
@@ -245,6 +257,7 @@ impl Follower {
         observe::kv_view(series, self.index.view(worker) as u8, self.index.blocks(worker));
         let counts = self.stream.take_counts();
         observe::kv_events(series, counts.batches, counts.malformed, counts.lost, counts.restarts);
+        observe::kv_aged(series, self.stream.take_aged());
     }
 }
 
