@@ -19,7 +19,11 @@ use super::{
     circuit::{Circuit, CircuitSettings, Outcome, Pass, Phase},
     load::Load,
 };
-use crate::{media::resize::SmartResize, observe, transfer::Landing};
+use crate::{
+    media::resize::SmartResize,
+    observe::{self, Series},
+    transfer::Landing,
+};
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum WorkerUrlError {
@@ -69,6 +73,8 @@ pub struct Worker {
     base: Url,
     /// `host:port`, for logs and metrics; never told to clients.
     pub label: String,
+    /// Its metrics.
+    pub series: Series,
     /// A hash of its URL: what it is known by to all gateways that were given the same.
     pub name_hash: u64,
     healthy: AtomicBool,
@@ -122,6 +128,7 @@ impl Worker {
             id,
             name_hash: twox_hash::XxHash3_64::oneshot(base.as_str().as_bytes()),
             base,
+            series: Series::new("worker", label.clone()),
             label,
             healthy: AtomicBool::new(false),
             was_healthy: AtomicBool::new(false),
@@ -301,7 +308,7 @@ impl Worker {
         let Some(phase) = phase else { return };
         match phase {
             Phase::Open => {
-                observe::circuit_opened(&self.label);
+                observe::circuit_opened(&self.series);
                 tracing::warn!(worker = %self.label, "circuit opened: the worker gets no requests for a while");
             }
             Phase::HalfOpen => tracing::info!(worker = %self.label, "circuit half-open: one request is tried"),
