@@ -129,9 +129,9 @@ async fn bodies_that_a_worker_does_not_read_count_and_who_waits_for_them_is_told
         "--max-body-bytes",
         "1MiB",
         "--arena-bytes",
-        "96MiB",
+        "256MiB",
         "--admission-timeout-ms",
-        "200",
+        "2000",
     ];
     let gateway = Gateway::decoding(&url, &flags).await;
     let first = gateway.request(flat(1, 2400)).send();
