@@ -86,22 +86,19 @@ async fn unreading() -> (String, Arc<Mutex<Vec<BufReader<tokio::net::TcpStream>>
             let kept = kept.clone();
             tokio::spawn(async move {
                 let mut stream = BufReader::new(stream);
-                loop {
-                    let mut head = String::new();
-                    while !head.ends_with("\r\n\r\n") {
-                        if !matches!(stream.read_line(&mut head).await, Ok(1..)) {
-                            return;
-                        }
-                    }
-                    if head.contains("/chat/completions") {
-                        kept.lock().unwrap().push(stream);
+                let mut head = String::new();
+                while !head.ends_with("\r\n\r\n") {
+                    if !matches!(stream.read_line(&mut head).await, Ok(1..)) {
                         return;
                     }
-                    let status = if head.contains("/health") { "200 OK" } else { "404 Not Found" };
-                    let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
-                    let _ = stream.write_all(answer.as_bytes()).await;
+                }
+                if head.contains("/chat/completions") {
+                    kept.lock().unwrap().push(stream);
                     return;
                 }
+                let status = if head.contains("/health") { "200 OK" } else { "404 Not Found" };
+                let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+                let _ = stream.write_all(answer.as_bytes()).await;
             });
         }
     });
