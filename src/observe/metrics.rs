@@ -50,6 +50,7 @@ const ROUTE_ERROR: &str = "mediagate_route_error_ratio";
 const KV_VIEW: &str = "mediagate_kv_view_completeness";
 const KV_BLOCKS: &str = "mediagate_kv_known_blocks";
 const KV_AGED: &str = "mediagate_kv_aged_blocks_total";
+const KV_NAMES: &str = "mediagate_kv_image_names_total";
 const KV_BATCHES: &str = "mediagate_kv_event_batches_total";
 const CACHED_SOURCES: &str = "mediagate_cached_sources";
 const SIZES: &str = "mediagate_image_sizes_total";
@@ -120,6 +121,10 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
     describe_counter!(
         KV_AGED,
         "Blocks that were forgotten, the oldest first, to stay within the worker's share of the index"
+    );
+    describe_counter!(
+        KV_NAMES,
+        "Images that pass by URL whose names on workers were looked for in KV events, by outcome"
     );
     describe_counter!(KV_BATCHES, "Batches of KV events, by outcome");
     describe_gauge!(CACHED_SOURCES, "Sources that are remembered, failures included");
@@ -297,6 +302,11 @@ pub fn kv_events(worker: &str, batches: u64, malformed: u64, lost: u64, restarts
             counter!(KV_BATCHES, "worker" => worker.to_owned(), "outcome" => outcome).increment(count);
         }
     }
+}
+
+/// What an event told of the worker's name for an image that passes by URL.
+pub fn image_name(outcome: &'static str) {
+    counter!(KV_NAMES, "outcome" => outcome).increment(1);
 }
 
 /// Known blocks that were given up for new ones.

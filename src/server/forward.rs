@@ -26,8 +26,6 @@ use super::{
     terms::{self, Terms},
     told::Told,
 };
-#[cfg(feature = "mm-routing")]
-use crate::media::url_names::UrlIdentity;
 use crate::{
     error::Fault,
     media::{
@@ -105,8 +103,7 @@ async fn serve(
     drop(copies);
     #[cfg(feature = "mm-routing")]
     if answer.status.is_success() {
-        let named = !media.is_empty() || app.url_names.identity == UrlIdentity::Immutable;
-        super::verify::later(app, asked, decision.index, named);
+        super::verify::later(app, asked, &decision);
     }
 
     let debug = rights.debug && parts.headers.get(headers::DEBUG).is_some_and(|value| value == "1");
