@@ -27,6 +27,8 @@ const WORKER_UP: &str = "mediagate_worker_up";
 const WORKER_ATTACHED: &str = "mediagate_worker_attached";
 const WORKER_CIRCUIT: &str = "mediagate_worker_circuit_open";
 const CIRCUIT_OPENED: &str = "mediagate_circuit_opened_total";
+const LANDING_CIRCUIT: &str = "mediagate_worker_landing_circuit_open";
+const LANDING_CIRCUIT_OPENED: &str = "mediagate_landing_circuit_opened_total";
 const RELOADS: &str = "mediagate_reloads_total";
 const IN_FLIGHT: &str = "mediagate_requests_in_flight";
 const WORKER_IN_FLIGHT: &str = "mediagate_worker_requests_in_flight";
@@ -91,6 +93,8 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
     describe_gauge!(WORKER_ATTACHED, "Whether a worker granted landing memory");
     describe_gauge!(WORKER_CIRCUIT, "Whether a worker is left alone: 0 no, 0.5 a request is tried, 1 yes");
     describe_counter!(CIRCUIT_OPENED, "Times that a worker began to be left alone");
+    describe_gauge!(LANDING_CIRCUIT, "1 while nothing is pushed to a worker, since pushes did not land in time");
+    describe_counter!(LANDING_CIRCUIT_OPENED, "Times that this began");
     describe_counter!(RELOADS, "Times that the configuration was read again, by outcome");
     describe_gauge!(IN_FLIGHT, "Requests under way");
     describe_gauge!(WORKER_IN_FLIGHT, "Requests on a worker");
@@ -227,6 +231,15 @@ pub fn worker_circuit(worker: &str, open: f64) {
 
 pub fn circuit_opened(worker: &str) {
     counter!(CIRCUIT_OPENED, "worker" => worker.to_owned()).increment(1);
+}
+
+pub fn worker_landing_circuit(worker: &str, open: f64) {
+    gauge!(LANDING_CIRCUIT, "worker" => worker.to_owned()).set(open);
+    counter!(LANDING_CIRCUIT_OPENED, "worker" => worker.to_owned()).increment(0);
+}
+
+pub fn landing_circuit_opened(worker: &str) {
+    counter!(LANDING_CIRCUIT_OPENED, "worker" => worker.to_owned()).increment(1);
 }
 
 pub fn landing_open(worker: &str, pushes: usize) {

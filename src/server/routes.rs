@@ -119,6 +119,7 @@ pub(super) fn rendered(app: &App) -> String {
     for worker in app.registry.all().iter() {
         observe::worker_in_flight(&worker.label, worker.in_flight());
         observe::worker_circuit(&worker.label, worker.circuit().openness());
+        observe::worker_landing_circuit(&worker.label, worker.landing_circuit().openness());
         observe::landing_pinned(&worker.label, worker.landing().map_or(0, |landing| landing.pinned_bytes()));
         observe::landing_open(&worker.label, worker.landing().map_or(0, |landing| landing.open_generations()));
     }

@@ -111,6 +111,7 @@ impl Page {
             };
             let circuit = if worker.circuit == "closed" { "ok" } else { "bad" };
             let landing = match metrics.with("mediagate_landing_open", &label) {
+                _ if worker.landing_circuit != "closed" => format!("{}: inline", worker.landing_circuit),
                 Some(open) if worker.attached => format!("attached, {open} open"),
                 _ => "none: inline".to_owned(),
             };
