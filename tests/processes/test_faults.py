@@ -45,6 +45,7 @@ DEADLINE_SECONDS = 15.0
 HEAL_SECONDS = 45.0
 PLACING_TRIES = 30
 
+ALL = os.environ.get("MEDIAGATE_ALL_FAULTS") == "1"
 LANES = {"fastest": None, "tcp": "tcp,self"}
 
 
@@ -101,12 +102,24 @@ class Asking:
         return {"original": "inline"}.get(seen["transfer"], seen["transfer"])
 
 
+def states(pid: int) -> str:
+    """Of its threads; one that has ended is left as a Z until all have."""
+    found = ""
+    for task in pathlib.Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(OSError):
+            found += task.read_text().rpartition(")")[2].split()[0]
+    return found
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    until("its end", lambda: states(pid) in ("", "Z"))
+
+
 def stop(pid: int) -> None:
     """Until all of its threads stand still: one in the midst of a system call ends that first."""
     os.kill(pid, signal.SIGSTOP)
-    tasks = pathlib.Path(f"/proc/{pid}/task")
-    state = lambda task: (task / "stat").read_text().rpartition(")")[2].split()[0]  # noqa: E731
-    until("its threads to stop", lambda: all(state(task) in "TtZ" for task in tasks.iterdir()))
+    until("its threads to stop", lambda: set(states(pid)) <= {"T"})
 
 
 def go_on(pid: int) -> None:
@@ -221,7 +234,7 @@ def in_use(gateway: Gateway) -> float:
     return gateway.total("mediagate_landing_open") + gateway.total("mediagate_landing_pinned_bytes")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=LANES)
 def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
     scene = Scene(request.param, grants=2, gateways=2)
     scene.heals()
@@ -265,13 +278,11 @@ CASES = [
     Case("gateway", "stopped", "after", "push inline"),
 ]
 
-# Where nothing takes long, TCP has only what differs most from the fastest lane.
-ALL = os.environ.get("MEDIAGATE_ALL_FAULTS") == "1"
-TABLE = [(lane, case) for lane in LANES for case in CASES if lane == "fastest" or case.when == "during" or ALL]
 
-
-@pytest.mark.parametrize(("scene", "case"), TABLE, indirect=["scene"], ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_after_a_fault_the_answer_is_right_and_all_heals(scene: Scene, case: Case):
+    if scene.lane == "tcp" and case.when != "during" and not ALL:
+        pytest.skip("what differs least over TCP; MEDIAGATE_ALL_FAULTS=1 has it")
     gateway = scene.gateways[0]
     # Who must not be waited for, and who stands still only so that the moment can be met.
     held = {"before": [], "during": ["gateway"], "after": ["worker"]}[case.when]
@@ -285,8 +296,7 @@ def test_after_a_fault_the_answer_is_right_and_all_heals(scene: Scene, case: Cas
 
     victim = scene.pid(case.who)
     if case.what == "killed":
-        os.kill(victim, signal.SIGKILL)
-        until("its end", lambda: not runs(victim))
+        kill(victim)
     else:
         stop(victim)
     if case.when == "before":
@@ -300,13 +310,6 @@ def test_after_a_fault_the_answer_is_right_and_all_heals(scene: Scene, case: Cas
     answer = asking.answer()
     assert answer in case.answers.split(), answer
     scene.heals()
-
-
-def runs(pid: int) -> bool:
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 @pytest.mark.parametrize("lane", LANES)
