@@ -23,7 +23,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub use budgets::{BASE_BYTES, Budgets};
 pub use check::Findings;
-pub use files::{FileError, attach_secret, fresh};
+pub use files::{FileError, attach_secret, fresh, read_on_reload};
 pub use fleet::FleetArgs;
 pub use listen::ListenArgs;
 pub use media::MediaArgs;

@@ -116,16 +116,18 @@ pub(super) fn rendered(app: &App) -> String {
     if let Some(loader) = &app.loader {
         loader.observe();
     }
-    for worker in app.registry.all().iter() {
-        observe::worker_in_flight(&worker.label, worker.in_flight());
-        observe::worker_circuit(&worker.label, worker.circuit().openness());
-        observe::worker_landing_circuit(&worker.label, worker.landing_circuit().openness());
-        observe::landing_pinned(&worker.label, worker.landing().map_or(0, |landing| landing.pinned_bytes()));
-        observe::landing_open(&worker.label, worker.landing().map_or(0, |landing| landing.open_generations()));
+    let workers = app.registry.all();
+    for worker in workers.iter() {
+        observe::worker_in_flight(&worker.series, worker.in_flight());
+        observe::worker_circuit(&worker.series, worker.circuit().openness());
+        observe::worker_landing_circuit(&worker.series, worker.landing_circuit().openness());
+        observe::landing_pinned(&worker.series, worker.landing().map_or(0, |landing| landing.pinned_bytes()));
+        observe::landing_open(&worker.series, worker.landing().map_or(0, |landing| landing.open_generations()));
     }
     observe::in_flight(app.places.taken());
     app.bodies.observe();
-    app.metrics.render()
+    let workers = observe::render_workers(workers.iter().map(|worker| &worker.series));
+    app.metrics.render() + &workers
 }
 
 /// Gives every request an id, every answer that id, and counts it.

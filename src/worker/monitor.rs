@@ -102,7 +102,7 @@ impl Monitor {
         let mut last_problem: Option<String> = None;
         'watch: loop {
             let healthy = self.probe().await;
-            observe::worker_healthy(&self.worker.label, healthy);
+            observe::worker_healthy(&self.worker.series, healthy);
             if self.worker.set_healthy(healthy) {
                 tracing::info!(worker = %self.worker.label, healthy, "worker health changed");
                 attach_after = Instant::now();
@@ -138,7 +138,7 @@ impl Monitor {
                     }
                 }
             }
-            observe::worker_attached(&self.worker.label, attachment.is_some());
+            observe::worker_attached(&self.worker.series, attachment.is_some());
             if let (Some(held), Some(transfers)) = (&attachment, &self.settings.transfers) {
                 self.try_landing(held, &transfers.probe).await;
             }
@@ -156,8 +156,6 @@ impl Monitor {
         }
         if self.worker.left.is_cancelled() {
             self.outlast_requests(&mut attachment).await;
-            observe::worker_healthy(&self.worker.label, false);
-            observe::worker_attached(&self.worker.label, false);
         }
         if let Some(held) = attachment {
             self.worker.set_landing(None, None);
@@ -216,10 +214,10 @@ impl Monitor {
         worker.set_landing(Some(landing.clone()), Some(Belief::new(&facts.processor_cache)));
         let resize = tested::rule_of_worker(facts.image_processor.as_ref());
         worker.set_resize(resize.as_ref().ok().copied());
-        observe::worker_push_speed(&worker.label, measured.speed);
-        observe::worker_prefers_inline(&worker.label, measured.inline_is_faster());
+        observe::worker_push_speed(&worker.series, measured.speed);
+        observe::worker_prefers_inline(&worker.series, measured.inline_is_faster());
         for lane in Lane::ALL {
-            observe::worker_lane(&worker.label, lane.name(), measured.lane == Some(lane));
+            observe::worker_lane(&worker.series, lane.name(), measured.lane == Some(lane));
         }
         tracing::info!(
             worker = %worker.label,

@@ -19,7 +19,11 @@ use super::{
     circuit::{Circuit, CircuitSettings, Outcome, Pass, Phase},
     load::Load,
 };
-use crate::{media::resize::SmartResize, observe, transfer::Landing};
+use crate::{
+    media::resize::SmartResize,
+    observe::{self, Series},
+    transfer::Landing,
+};
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum WorkerUrlError {
@@ -74,6 +78,8 @@ pub struct Worker {
     base: Url,
     /// `host:port`, for logs and metrics; never told to clients.
     pub label: String,
+    /// Its metrics.
+    pub series: Series,
     /// A hash of its URL: what it is known by to all gateways that were given the same.
     pub name_hash: u64,
     healthy: AtomicBool,
@@ -133,6 +139,7 @@ impl Worker {
             id,
             name_hash: twox_hash::XxHash3_64::oneshot(base.as_str().as_bytes()),
             base,
+            series: Series::new("worker", label.clone()),
             label,
             healthy: AtomicBool::new(false),
             was_healthy: AtomicBool::new(false),
@@ -365,7 +372,7 @@ impl Worker {
         let Some(phase) = phase else { return };
         match phase {
             Phase::Open => {
-                observe::circuit_opened(&self.label);
+                observe::circuit_opened(&self.series);
                 tracing::warn!(worker = %self.label, "circuit opened: the worker gets no requests for a while");
             }
             Phase::HalfOpen => tracing::info!(worker = %self.label, "circuit half-open: one request is tried"),
@@ -376,7 +383,7 @@ impl Worker {
     fn landing_circuit_changed(&self, phase: Option<Phase>) {
         match phase {
             Some(Phase::Open) => {
-                observe::landing_circuit_opened(&self.label);
+                observe::landing_circuit_opened(&self.series);
                 tracing::warn!(
                     worker = %self.label,
                     "landing circuit opened: pushes do not land in time, pixels go inside the requests for a while"

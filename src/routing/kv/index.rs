@@ -5,10 +5,9 @@
 //! are. Its keys are hashes of our own making ([`super::blocks`]); the worker's names for blocks only tie its
 //! events together.
 //!
-//! Each stream of events (a worker, or one of its data-parallel ranks) is a [`Lane`]. Nothing ages: a lane holds what the
-//! worker said and did not take back, and goes with the worker. Memory is bounded by a number of blocks for all lanes
-//! together, of which each lane may have its part: beyond it, what is new is not taken in until something old has gone,
-//! and the view is known to be partial.
+//! Each stream of events (a worker, or one of its data-parallel ranks) is a [`Lane`]. It holds what the worker said and did not
+//! take back, and goes with the worker. Memory is bounded by a number of blocks for all lanes together, of which each
+//! lane may have its part: beyond it, its oldest go ([`super::ages`]), and the view is known to be partial.
 
 use std::{
     collections::HashSet,
@@ -30,8 +29,8 @@ use crate::routing::prompt::PromptTokens;
 /// Streams of events at once. Each costs a bit in every stretch of blocks.
 pub const MAX_LANES: usize = 512;
 
-/// Bytes for a block that one worker holds: its two hashes, the worker's name for it, and the tables' slack.
-pub const BLOCK_BYTES: u64 = 80;
+/// Bytes for a block that one worker holds: its two hashes, the worker's name for it, its age, and the tables' slack.
+pub const BLOCK_BYTES: u64 = 120;
 
 /// Tokens a block while no worker has told: vLLM's default.
 const UNKNOWN_BLOCK_SIZE: usize = 16;
@@ -331,7 +330,6 @@ mod tests {
         for (event, complete) in [
             (stored(None, &[1, 2]), true),
             (stored(Some(99), &[5]), false),
-            (stored(Some(2), &[3, 4, 5]), false),
             (Stored { token_ids: vec![1], ..stored(Some(2), &[3]) }, false),
         ] {
             lane.set_view(View::Complete);
@@ -339,10 +337,41 @@ mod tests {
             assert_eq!((index.view(0) == View::Complete, lane.blocks()), (complete, 2));
             assert_eq!(lane.take_ignored(), usize::from(!complete));
         }
-        // Room that another lane has not taken is not to be had: each has its share.
-        let mut other = index.lane(1, "1").unwrap();
-        other.apply(KvEvent::Stored(stored(None, &[1, 2, 3])));
-        assert_eq!((other.blocks(), index.view(1)), (0, View::None));
+        lane.apply(KvEvent::Cleared);
+        assert_eq!(index.view(0), View::Complete, "of an empty cache everything is known");
+    }
+
+    #[test]
+    fn at_its_share_a_lane_gives_up_its_oldest_blocks_for_new_ones() {
+        let index = index(6);
+        let mut lane = index.lane(0, "0").unwrap();
+        lane.set_view(View::Complete);
+        lane.apply(KvEvent::Stored(stored(None, &[1, 2, 3])));
+        lane.apply(KvEvent::Stored(stored(None, &[4, 5, 6])));
+        assert_eq!((index.view(0), lane.take_aged()), (View::Complete, 0));
+        lane.apply(KvEvent::Stored(stored(Some(2), &[7, 8])));
+        assert_eq!((lane.blocks(), index.view(0), lane.take_aged()), (6, View::Partial, 2));
+        assert_eq!(overlaps(&index, &prompt(&[1, 2, 7, 8])), [(0, 16)]);
+        assert_eq!(overlaps(&index, &prompt(&[1, 2, 3])), [(0, 8)]);
+        assert_eq!(overlaps(&index, &prompt(&[4, 5, 6])), [(0, 8)]);
+        // A prompt that is longer than the share is known by its beginning, and what it continues does not go for it.
+        lane.apply(KvEvent::Stored(stored(Some(8), &[10, 11, 12, 13])));
+        assert_eq!(overlaps(&index, &prompt(&[1, 2, 7, 8, 10, 11, 12])), [(0, 24)]);
+        assert_eq!((lane.blocks(), lane.take_ignored()), (6, 1));
+    }
+
+    #[test]
+    fn a_lane_makes_room_for_those_that_come() {
+        let index = index(6);
+        let mut first = index.lane(0, "0").unwrap();
+        first.apply(KvEvent::Stored(stored(None, &[1, 2, 3, 4, 5, 6])));
+        let mut second = index.lane(1, "1").unwrap();
+        second.apply(KvEvent::Stored(stored(None, &[1, 2, 3])));
+        assert_eq!((second.blocks(), second.take_ignored()), (0, 1));
+        first.shrink();
+        assert_eq!(overlaps(&index, &prompt(&[1, 2, 3, 4])), [(0, 12)]);
+        second.apply(KvEvent::Stored(stored(None, &[1, 2, 3])));
+        assert_eq!((first.blocks(), second.blocks()), (3, 3));
     }
 
     #[test]
@@ -385,6 +414,7 @@ mod tests {
                     Step::Clear(lane) => lanes[lane].apply(KvEvent::Cleared),
                 }
                 prop_assert!(index.held_blocks.load(Ordering::Relaxed) <= 20);
+                prop_assert!(lanes.iter().all(|lane| lane.names_agree()));
             }
             overlaps(&index, &prompt(&[1, 2, 3]));
             drop(lanes);

@@ -7,8 +7,10 @@
 //! - [`events`]: reading the events.
 //! - [`index`]: which worker holds how much of a prompt.
 //! - [`lane`]: one stream of events, by which the index learns.
+//! - [`ages`]: which of a stream's blocks go first.
 //! - [`blocks`]: the hash of a block, the same for an event and for a prompt.
 
+pub mod ages;
 pub mod blocks;
 pub mod endpoint;
 pub mod events;
