@@ -97,7 +97,7 @@ pub async fn dispatch(
         tracing::debug!(worker = %worker.label, %decision, terms = ?decision.terms, "routed");
         observe::routed(decision.reason.name());
         let work = worker.load.begin(decision.new_tokens(), decision.tokens);
-        let mut way = request.surface.best_way;
+        let mut way = request.best_way(worker);
         let mut not_known: Option<(Vec<MediaId>, Arc<Belief>)> = None;
         let mut pushed_again = false;
         loop {

@@ -140,6 +140,14 @@ impl LoadedRequest<'_> {
         self.resize.is_none() || self.resize == worker.resize()
     }
 
+    /// The best way in which its pictures may travel to a worker.
+    pub fn best_way(&self, worker: &Worker) -> Way {
+        // A response that is kept is kept with the pictures of its request as they came, and shown again to who goes on
+        // from it: long after a reference has been used, or a cache has forgotten what a uuid names.
+        let kept = self.surface.makes_responses && !self.request.store_off && worker.keeps_responses();
+        if kept { Way::Inline } else { self.surface.best_way }
+    }
+
     /// A worker has answered: it holds these pictures now.
     pub fn teach(&self, belief: &Belief) {
         if !self.surface.fills_caches() {

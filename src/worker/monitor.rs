@@ -211,6 +211,7 @@ impl Monitor {
             };
         landing.set_inline_is_faster(measured.inline_is_faster());
         worker.set_models(facts.models.clone());
+        worker.set_keeps_responses(facts.keeps_responses.unwrap_or(true));
         worker.set_landing(Some(landing.clone()), Some(Belief::new(&facts.processor_cache)));
         let resize = tested::rule_of_worker(facts.image_processor.as_ref());
         worker.set_resize(resize.as_ref().ok().copied());

@@ -102,6 +102,7 @@ pub struct Worker {
     belief: ArcSwapOption<Belief>,
     resize: ArcSwapOption<SmartResize>,
     models: ArcSwap<Vec<String>>,
+    keeps_responses: AtomicBool,
     incarnation: ArcSwapOption<String>,
     changes: Arc<Changes>,
     /// Itself, for what is announced.
@@ -157,6 +158,7 @@ impl Worker {
             belief: ArcSwapOption::empty(),
             resize: ArcSwapOption::empty(),
             models: ArcSwap::default(),
+            keeps_responses: AtomicBool::new(true),
             incarnation: ArcSwapOption::empty(),
             changes,
             me: me.clone(),
@@ -360,6 +362,16 @@ impl Worker {
 
     pub fn set_models(&self, models: Vec<String>) {
         self.models.store(Arc::new(models));
+    }
+
+    /// Whether it may keep responses: what it was shown for one, it is to show again when that is gone on from.
+    pub fn keeps_responses(&self) -> bool {
+        self.keeps_responses.load(Ordering::Relaxed)
+    }
+
+    /// What was learnt when it was attached.
+    pub fn set_keeps_responses(&self, keeps: bool) {
+        self.keeps_responses.store(keeps, Ordering::Relaxed);
     }
 
     fn announce(&self, change: fn(Arc<Worker>) -> Change) {
