@@ -10,12 +10,27 @@ use http::StatusCode;
 use loader_support::{Origin, at_rest, data_uri, late, loader, picture, pixels, soon, zoned_loader};
 use mediagate::{
     error::Fault,
-    media::{content::Scope, fetch::FetchConfig, loader::MediaConfig},
+    media::{
+        content::Scope,
+        error::LoadError,
+        fetch::FetchConfig,
+        loader::{Loaded, MediaConfig, MediaLoader},
+    },
+    memory::SharedText,
 };
-use tokio::time::Instant;
+use tokio::{task::JoinHandle, time::Instant};
 
 /// Pixels of 64 x 64: three pages.
 const PICTURE_BYTES: usize = 64 * 64 * 3;
+
+/// A load of its own accord.
+fn spawn_load<const IMAGES: usize>(
+    loader: &MediaLoader,
+    sources: [SharedText; IMAGES],
+) -> JoinHandle<Result<Vec<Loaded>, LoadError>> {
+    let loader = loader.clone();
+    tokio::spawn(async move { loader.load_all(&sources, &Scope::default(), late()).await })
+}
 
 /// The case that a loader which admits image by image gets wrong: with room for two pictures, one request holds A and waits
 /// for B, the other holds B and waits for A. And with room for one file: one fetches A, the other B, and each waits.
@@ -185,6 +200,70 @@ async fn who_is_admitted_first_waits_for_no_leader_that_is_not() {
         assert!(seeds.iter().all(|seed| origin.requests(&format!("/{seed}/64/64?pause={}", seed % 4)) == 1));
         at_rest(&loader).await;
     }
+}
+
+/// It waits for bytes that are given back when the one it follows is done, though it follows.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_follows_a_fetch_does_not_wait_for_the_bytes_that_it_holds_itself() {
+    let origin = Origin::start().await;
+    // Files of unknown length count as the largest, and there is room for one.
+    let loader = loader(MediaConfig { encoded_bytes: 1 << 20, ..origin.config() }, 64 << 20);
+    let path = "/1/64/64?pause=100&chunked=true";
+    let [first, second] = [0, 1].map(|_| spawn_load(&loader, [origin.url(path)]));
+    for loaded in [first, second] {
+        let loaded = tokio::time::timeout(Duration::from_secs(20), loaded).await.expect("a deadlock").unwrap().unwrap();
+        assert_eq!(picture(&loaded[0]).0, pixels(1, 64, 64));
+    }
+    assert_eq!(origin.requests(path), 1, "the second has it from the cache");
+    at_rest(&loader).await;
+}
+
+/// What the other half of such a request needs is in nobody's way either.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_to_be_admitted_keeps_no_file_of_others() {
+    let origin = Origin::start().await;
+    let loader = loader(MediaConfig { encoded_bytes: 2 << 20, ..origin.config() }, 64 << 20);
+    let unknown = |seed: u64, pause: u64| origin.url(&format!("/{seed}/64/64?pause={pause}&chunked=true"));
+    let (short, long) = (unknown(1, 100), unknown(2, 1_000));
+    let first = spawn_load(&loader, [short.clone()]);
+    let other = spawn_load(&loader, [long.clone()]);
+    while loader.held().encoded_bytes < 2 << 20 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    // Follows the first, and wants more than the other leaves when the first is done.
+    let waiting = spawn_load(&loader, [short, unknown(3, 0)]);
+    first.await.unwrap().unwrap();
+    while loader.held().encoded_bytes > 1 << 20 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert!(!other.is_finished() && !waiting.is_finished());
+    // The other's, and one whose head is known.
+    assert_eq!((loader.held().encoded_bytes, loader.held().fetches), (1 << 20, 2));
+    let loaded = waiting.await.unwrap().unwrap();
+    assert_eq!((picture(&loaded[0]).0, picture(&loaded[1]).0), (&pixels(1, 64, 64)[..], &pixels(3, 64, 64)[..]));
+    other.await.unwrap().unwrap();
+    drop(loaded);
+    at_rest(&loader).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_goes_on_when_the_one_who_was_admitted_leaves() {
+    let origin = Origin::start().await;
+    let loader = loader(MediaConfig { encoded_bytes: 1 << 20, ..origin.config() }, 64 << 20);
+    let path = "/1/64/64?pause=300&chunked=true";
+    let leaving = spawn_load(&loader, [origin.url(path)]);
+    while loader.held().encoded_bytes == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let staying = [0, 1].map(|_| spawn_load(&loader, [origin.url(path)]));
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    leaving.abort();
+    for loaded in staying {
+        let loaded = tokio::time::timeout(Duration::from_secs(20), loaded).await.expect("a deadlock").unwrap().unwrap();
+        assert_eq!(picture(&loaded[0]).0, pixels(1, 64, 64));
+    }
+    assert_eq!(origin.requests(path), 2, "one of those who stayed asked again, and the other had it from that");
+    at_rest(&loader).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

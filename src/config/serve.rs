@@ -115,6 +115,11 @@ pub struct ServeArgs {
     #[arg(long, env = "MEDIAGATE_PUSH_TIMEOUT_MS", value_name = "MS", default_value = "5000")]
     pub push_timeout_ms: u64,
 
+    /// How often the files that SIGHUP reads again are looked at, to read them again by themselves once they have changed
+    /// [default: never]
+    #[arg(long, env = "MEDIAGATE_WATCH_FILES_MS", value_name = "MS")]
+    pub watch_files_ms: Option<u64>,
+
     /// What is logged, such as `info` or `mediagate=debug`
     #[arg(long, env = "MEDIAGATE_LOG", value_name = "FILTER", default_value = "info")]
     pub log: String,
@@ -179,6 +184,11 @@ impl ServeArgs {
         }
         if self.request_timeout_ms == 0 {
             return invalid("--request-timeout-ms is 0, so that no request would ever be answered");
+        }
+        if self.watch_files_ms.is_some_and(|period| period < 100) {
+            return invalid(
+                "--watch-files-ms must be at least 100; leave it out to have files read again on SIGHUP alone",
+            );
         }
         if usize_of(self.max_body_bytes) > self.body_budget_bytes() {
             return invalid("--max-body-bytes is above --body-budget-bytes, so that no such body would ever be taken");

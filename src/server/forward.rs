@@ -115,8 +115,7 @@ async fn serve(
     let told = Told::new(work, &decision);
     let body = match rest {
         None => Body::from(begun),
-        // Held until the last byte is through, or the client has left: then the places on the worker are given back.
-        Some(response) => pass_on::Rest::body(begun, response, made, Some(told), (slots, in_flight)),
+        Some(response) => pass_on::Rest::body(begun, response, made, Some(told), in_flight, slots),
     };
     let mut response = pass_on::answer(status, &headers, body);
     if let Some(debugging) = debugging {

@@ -13,7 +13,7 @@
 //! - [`relay`]: what goes to a worker as it comes: [`uploads`], [`responses`] that a worker keeps, [`extra`] routes.
 //! - [`models`]: which models there are, and who serves them.
 //! - [`health`], [`warm`]: the small routes.
-//! - [`admin`], [`reload`], [`status`], [`recent`]: what operators see and do.
+//! - [`admin`], [`reload`], [`watch_files`], [`status`], [`recent`]: what operators see and do.
 //! - [`deadline`], [`admission`]: how long a request may take, and how many there may be.
 //! - [`auth`], [`tenant`]: API keys; whose request it is.
 //! - [`body`], [`headers`]: reading bodies within limits; which headers cross.
@@ -56,5 +56,6 @@ pub mod uploads;
 #[cfg(feature = "mm-routing")]
 mod verify;
 pub mod warm;
+pub mod watch_files;
 
 pub use app::App;

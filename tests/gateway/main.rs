@@ -13,6 +13,7 @@ mod support;
 mod administration;
 mod cases;
 mod decoding;
+mod disconnects;
 mod encryption;
 mod failures;
 mod hostile_clients;

@@ -1,15 +1,15 @@
 //! MediaLoader: the sources of a request in, pixels in the arena out; each thing is done once however many ask for it.
 //!
-//! A request's images are loaded together, in stages that it passes in one order. No stage waits while it holds what an
-//! earlier one hands out, so requests cannot wait for one another in a circle, whatever images they share. (One gap is known:
-//! who follows a fetch that another has opened keeps its bytes admitted while waiting for more; tests/loader_shuttle.rs.)
+//! A request's images are loaded together, in stages that it passes in one order. Each hands out
+//! memory of its own kind once, so requests cannot wait for one another in a circle, whatever images they share.
 //!
 //! 1. `identify`: what the sources are called. Equal ones of a request are loaded once.
 //! 2. The cache: what is fresh needs no file. A failure of an origin a moment ago is told again. If all is there, and
 //!    nobody has to wait, that is all.
 //! 3. `files` and, for each of them, `fetches`: the missing ones are asked for; who asks either leads the fetch of a source
-//!    or follows one that is under way. When the heads of the responses have told how large they are, one admission of encoded bytes for all of them; then
-//!    their bodies are read, and their own headers. At its `gate` a fetch goes on when one who waits for it was admitted.
+//!    or follows one that is under way. When the heads of the responses have told how large they are, one admission of encoded
+//!    bytes for all of them, shared ones counted in full; then their bodies are read, and their own headers. At its `gate` a
+//!    fetch goes on when one who waits for it was admitted, and from there on only who was admitted holds it.
 //! 4. `places`: one admission of pixels a zone for all pictures, those in the cache and those that others are decoding
 //!    counted in full, then a place for each: the cached one pinned, a decode followed, or a slot of our own. All or
 //!    none: who has to wait for one lets go of the others.
@@ -42,7 +42,7 @@ use tokio::time::Instant as Deadline;
 
 pub use config::{Keep, MediaConfig};
 pub use flights::{Flight, Flights, Joined};
-pub use gate::Gate;
+pub use gate::{Gate, Waiting};
 pub use pool::{Lost, Pool, Urgency};
 
 use self::{

@@ -84,7 +84,6 @@ pub async fn subscribe(
                 let (index, client, left) = (index.clone(), client.clone(), worker.left.clone());
                 workers.spawn(async move {
                     left.run_until_cancelled(listen(&index, &client, &worker)).await;
-                    observe::kv_view_gone(&worker.label);
                 });
             }
             // The streams tell by themselves.
@@ -99,7 +98,7 @@ pub async fn subscribe(
 async fn listen(index: &Arc<KvIndex>, client: &WorkerClient, worker: &Arc<Worker>) {
     let mut last_problem = String::new();
     loop {
-        observe::kv_view(&worker.label, View::None as u8, 0);
+        observe::kv_view(&worker.series, View::None as u8, 0);
         let mut wait = ASK_SOON;
         if worker.is_healthy() {
             let problem = match sources(client, worker).await {
@@ -152,8 +151,7 @@ async fn follow(index: Arc<KvIndex>, worker: Arc<Worker>, rank: u32, addresses: 
         Ok(lane) => lane,
         Err(error) => return error.to_string(),
     };
-    let label = worker.label.clone();
-    let mut follower = Follower { index, worker: worker.id.index(), label, stream: Stream::new(lane), addresses };
+    let mut follower = Follower { index, worker, stream: Stream::new(lane), addresses };
     let mut listener = None;
     // Ends with the error of a connection that could not be made; the lane goes with it.
     loop {
@@ -161,17 +159,16 @@ async fn follow(index: Arc<KvIndex>, worker: Arc<Worker>, rank: u32, addresses: 
             Ok(connection) => connection,
             Err(error) => return error.to_string(),
         };
-        tracing::debug!(worker = %follower.label, rank, endpoint = %follower.addresses.events, "KV events: connected");
+        tracing::debug!(worker = %follower.worker.label, rank, endpoint = %follower.addresses.events, "KV events: connected");
         let Err(error) = follower.listen(connection).await;
-        tracing::debug!(worker = %follower.label, rank, %error, "KV events: connection over");
+        tracing::debug!(worker = %follower.worker.label, rank, %error, "KV events: connection over");
     }
 }
 
 /// One rank's stream and where it comes from.
 struct Follower {
     index: Arc<KvIndex>,
-    worker: usize,
-    label: String,
+    worker: Arc<Worker>,
     stream: Stream,
     addresses: Addresses,
 }
@@ -256,10 +253,11 @@ impl Follower {
     }
 
     fn tell(&mut self) {
-        observe::kv_view(&self.label, self.index.view(self.worker) as u8, self.index.blocks(self.worker));
+        let (series, worker) = (&self.worker.series, self.worker.id.index());
+        observe::kv_view(series, self.index.view(worker) as u8, self.index.blocks(worker));
         let counts = self.stream.take_counts();
-        observe::kv_events(&self.label, counts.batches, counts.malformed, counts.lost, counts.restarts);
-        observe::kv_aged(&self.label, self.stream.take_aged());
+        observe::kv_events(series, counts.batches, counts.malformed, counts.lost, counts.restarts);
+        observe::kv_aged(series, self.stream.take_aged());
     }
 }
 
