@@ -100,7 +100,7 @@ pub struct InspectArgs {
     /// One JSON object a line, for programs
     #[arg(long)]
     pub json: bool,
-    /// Folder for the decoded pictures: 1.png for the first input, 2.png for the second, ...
+    /// Folder for the decoded pictures, made where it is missing: 1.png for the first input, 2.png for the second, ...
     #[arg(long, value_name = "DIR")]
     pub png_out: Option<PathBuf>,
     /// Files, or http, https or data URLs

@@ -20,6 +20,8 @@ pub struct ClientRequest<'a> {
     pub cache_salt: Option<Cow<'a, str>>,
     /// Of the Responses API: what the request continues.
     pub previous_response_id: Option<Cow<'a, str>>,
+    /// Of the Responses API: whether it says `store: false`. All else lets the worker keep the response.
+    pub store_off: bool,
     /// Whether it tells the image processor how to work (`mm_processor_kwargs`), which workers may be set to allow.
     pub processor_kwargs: bool,
     /// Each element of the conversation, in order: its JSON text in the body. Empty where there are several conversations.

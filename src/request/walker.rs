@@ -78,6 +78,11 @@ impl<'a> Walker<'a> {
                 "previous_response_id" => {
                     self.request.previous_response_id = one_string("previous_response_id", value, seen)?;
                 }
+                "store" => {
+                    // Of two the later counts, as it does for vLLM.
+                    self.request.store_off = first == b'f';
+                    value.skip()?;
+                }
                 "mm_processor_kwargs" => {
                     self.request.processor_kwargs |= first != b'n';
                     value.skip()?;

@@ -103,13 +103,19 @@ pub async fn dispatch(
         tracing::debug!(worker = %worker.label, %decision, terms = ?decision.terms, "routed");
         observe::routed(decision.reason.name());
         let work = worker.load.begin(decision.new_tokens(), decision.tokens);
-        let mut way = request.surface.best_way;
+        let mut way = request.best_way(worker);
         let mut not_known: Option<(Vec<MediaId>, Arc<Belief>)> = None;
         let mut pushed_again = false;
         loop {
             match attempt(app, worker, to_worker.clone(), request, way, elsewhere).await {
                 Attempt::Answer(answer) => {
-                    in_flight.ended(outcome_of(answer.status));
+                    in_flight.head(outcome_of(answer.status));
+                    if answer.body.rest.is_none() {
+                        in_flight.ended(Outcome::Success);
+                    }
+                    if answer.status.is_success() && !answer.slots.is_empty() {
+                        worker.landed();
+                    }
                     // Only an answer to the same request with pixels shows that it was the belief that was wrong.
                     if let Some((ids, belief)) = not_known.filter(|_| answer.status.is_success()) {
                         observe::transfer("uuid_miss");
@@ -177,17 +183,20 @@ pub async fn dispatch(
                         RefusalKind::Gone => "refused_gone",
                         RefusalKind::Late => "refused_late",
                     });
-                    if kind == RefusalKind::Gone {
-                        give_up(&landing, worker);
+                    match kind {
+                        RefusalKind::Gone => give_up(&landing, worker),
+                        RefusalKind::Late => worker.did_not_land(&landing),
+                        RefusalKind::Bad | RefusalKind::Stale => {}
                     }
                     way = Way::Inline;
                 }
                 Attempt::PushFailed { error, landing } => {
                     tracing::info!(worker = %worker.label, %error, "push failed, going inline");
                     observe::transfer("push_failed");
-                    // One that is overdue may still arrive, and keeps its source until then.
-                    if error != PushError::Deadline {
-                        give_up(&landing, worker);
+                    match error {
+                        // It may still arrive, and keeps its source until then.
+                        PushError::Deadline => worker.did_not_land(&landing),
+                        PushError::Failed | PushError::Forgotten | PushError::AgentGone => give_up(&landing, worker),
                     }
                     way = Way::Inline;
                 }

@@ -26,8 +26,6 @@ use super::{
     terms::{self, Terms},
     told::Told,
 };
-#[cfg(feature = "mm-routing")]
-use crate::media::url_names::UrlIdentity;
 use crate::{
     error::Fault,
     media::{
@@ -103,8 +101,7 @@ async fn serve(
         dispatch(app, app.to_worker(&parts.headers), &loaded, &target, &asked).await?;
     #[cfg(feature = "mm-routing")]
     if answer.status.is_success() {
-        let named = !media.is_empty() || app.url_names.identity == UrlIdentity::Immutable;
-        super::verify::later(app, asked, decision.index, named);
+        super::verify::later(app, asked, &decision);
     }
 
     let debug = rights.debug && parts.headers.get(headers::DEBUG).is_some_and(|value| value == "1");
@@ -116,8 +113,7 @@ async fn serve(
     let told = Told::new(work, &decision);
     let body = match rest {
         None => Body::from(begun),
-        // Held until the last byte is through, or the client has left: then the places on the worker are given back.
-        Some(response) => pass_on::Rest::body(begun, response, made, Some(told), (slots, in_flight)),
+        Some(response) => pass_on::Rest::body(begun, response, made, Some(told), in_flight, slots),
     };
     let mut response = pass_on::answer(status, &headers, body);
     if let Some(debugging) = debugging {

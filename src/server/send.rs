@@ -5,7 +5,7 @@
 //! uuid: exact, and in the list of formats that vLLM reads. A file that we do not decode goes as it came, without a uuid.
 //! A picture that the worker is believed to hold processed already goes as its uuid alone.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, pin::pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
@@ -25,7 +25,7 @@ use crate::{
     observe,
     request::{ClientRequest, OtherContent, rewrite::Edits},
     transfer::{Landing, LandingError, LandingSlot, Pin, PushError, PushReport, agent::PushRequest},
-    worker::{Belief, Worker},
+    worker::{Belief, Worker, circuit::Phase},
 };
 
 /// A refusal of our own plugin is short; what is longer is not one.
@@ -144,6 +144,14 @@ impl LoadedRequest<'_> {
         self.resize.is_none() || self.resize == worker.resize()
     }
 
+    /// The best way in which its pictures may travel to a worker.
+    pub fn best_way(&self, worker: &Worker) -> Way {
+        // A response that is kept is kept with the pictures of its request as they came, and shown again to who goes on
+        // from it: long after a reference has been used, or a cache has forgotten what a uuid names.
+        let kept = self.surface.makes_responses && !self.request.store_off && worker.keeps_responses();
+        if kept { Way::Inline } else { self.surface.best_way }
+    }
+
     /// A worker has answered: it holds these pictures now.
     pub fn teach(&self, belief: &Belief) {
         if !self.surface.fills_caches() {
@@ -187,9 +195,14 @@ pub async fn attempt(
     let mut pushes: FuturesUnordered<Push> = ready.into_iter().map(|push| push()).collect();
     let mut answer =
         app.client.http().post(worker.url(request.surface.path)).headers(headers).body(sent_once(body)).send().boxed();
+    let mut hangs = pin!(worker.hangs());
     let response = loop {
         tokio::select! {
             response = &mut answer => break response,
+            () = &mut hangs => {
+                tracing::info!(worker = %worker.label, "the worker hangs, its request is withdrawn");
+                return Attempt::Unreachable { connected: true };
+            }
             Some(pushed) = pushes.next() => match (pushed, &landing) {
                 (Ok(report), _) => times.push = times.push.max(record(report)),
                 (Err(error), Some(landing)) => return Attempt::PushFailed { error, landing: landing.clone() },
@@ -304,7 +317,8 @@ impl Plan {
                 *uses.entry(picture.name.media_id).or_default() += 1;
             }
         }
-        let landing = worker.landing().filter(|landing| way != Way::Inline && !landing.inline_is_faster());
+        let may_push = way != Way::Inline && worker.landing_circuit() == Phase::Closed;
+        let landing = worker.landing().filter(|landing| may_push && !landing.inline_is_faster());
         let deadline = Instant::now() + app.limits.landing_timeout;
         for media in media {
             let Media::Picture(picture) = media else {

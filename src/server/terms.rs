@@ -1,6 +1,6 @@
 //! What a request asks of routing.
 
-use std::ops::Range;
+use std::{ops::Range, sync::Arc};
 
 use bytes::Bytes;
 #[cfg(feature = "mm-routing")]
@@ -74,8 +74,13 @@ impl Terms<'_> {
         let (mm, tokens) = self.with_model(app, surface, &images).await;
         #[cfg(not(feature = "mm-routing"))]
         let (mm, tokens): (Option<MmRoutingInfo>, _) = (None, None);
+        #[cfg(feature = "mm-routing")]
+        let checked = tokens.is_some()
+            && app.prompts.get(self.client.model.as_deref()).is_some_and(|model| model.self_check.wants());
+        #[cfg(not(feature = "mm-routing"))]
+        let checked = false;
         let prompt = match tokens {
-            Some(tokens) => Prompt::Tokens(tokens),
+            Some(tokens) => Prompt::Tokens(Arc::new(tokens)),
             None => Prompt::Chain(self.chain(&images)),
         };
         Asked {
@@ -86,6 +91,7 @@ impl Terms<'_> {
             model: self.client.model.as_deref().map(str::to_owned),
             salt: self.client.cache_salt.as_deref().map(str::to_owned),
             named: self.names.is_empty() || !self.media.is_empty() || app.url_names.identity == UrlIdentity::Immutable,
+            checked,
         }
     }
 
@@ -101,6 +107,9 @@ impl Terms<'_> {
         let Some(counter) = &model.image_tokens else { return (None, None) };
         // They may change how large images are shown to the model.
         if self.client.processor_kwargs {
+            tracing::debug!(
+                "the prompt's tokens are not predicted: it has settings of its own for the image processor"
+            );
             crate::observe::prompt("unusual");
             return (None, None);
         }
@@ -108,7 +117,10 @@ impl Terms<'_> {
         let counted = sizes.and_then(|sizes| {
             let images = images.iter().zip(sizes);
             let count = |(&hash, size): (_, PictureSize)| {
-                counter.count(size.height, size.width).map(|tokens| MmImage { hash, tokens }).map_err(drop)
+                let tokens = counter.count(size.height, size.width);
+                let tokens =
+                    tokens.map_err(|error| tracing::debug!(?size, %error, "an image's tokens are not known"))?;
+                Ok(MmImage { hash, tokens })
             };
             images.map(count).collect::<Result<Vec<_>, ()>>()
         });
@@ -121,6 +133,7 @@ impl Terms<'_> {
             let request = PromptRequest::new(self.body, self.client, counted.clone());
             model.write(request).await
         } else {
+            crate::observe::prompt("surface");
             None
         };
         (Some(MmRoutingInfo::new(counted)), tokens)

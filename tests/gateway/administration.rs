@@ -108,6 +108,9 @@ async fn orders_that_make_no_sense_are_refused_with_a_code() {
         (admin(&gateway, "GET", "/workers/7"), 404, "worker_not_found"),
         (admin(&gateway, "POST", "/workers/7/drain"), 404, "worker_not_found"),
         (admin(&gateway, "PUT", "/workers"), 405, "method_not_allowed"),
+        // What a web site could have an operator's browser send without asking.
+        (admin(&gateway, "POST", "/workers/0/drain").header("origin", "https://evil.example"), 403, "from_web_page"),
+        (admin(&gateway, "POST", "/reload").header("origin", "null"), 403, "from_web_page"),
     ] {
         let (got, answer) = answer(request).await;
         assert_eq!((got, answer["error"]["code"].as_str()), (status, Some(code)), "{answer}");
@@ -213,6 +216,7 @@ async fn the_status_page_shows_workers_errors_and_budgets_and_nobodys_markup() {
     assert_eq!(response.status(), 400);
     let page = admin(&gateway, "GET", "/").send().await.unwrap();
     assert!(page.headers()["content-type"].to_str().unwrap().starts_with("text/html"));
+    assert!(page.headers()["content-security-policy"].to_str().unwrap().starts_with("default-src 'none'"));
     let page = page.text().await.unwrap();
     for text in [&worker.address.to_string(), "frontend decoding", "the-broken-one", "bodies", "arena, small", "closed"]
     {
