@@ -95,6 +95,10 @@ pub struct ServeArgs {
     /// Request bodies held at once, in all [default: an eighth of the memory that the process may have, at most 1 GiB]
     #[arg(long, env = "MEDIAGATE_BODY_BUDGET_BYTES", value_name = "BYTES", value_parser = size)]
     pub body_budget_bytes: Option<ByteSize>,
+    /// Request bodies that are written anew for workers, held at once, in all, until they are sent: with pixels inline they
+    /// are four thirds of those [default: an eighth of the memory that the process may have, at most 1 GiB]
+    #[arg(long, env = "MEDIAGATE_WORKER_BODY_BUDGET_BYTES", value_name = "BYTES")]
+    pub worker_body_budget_bytes: Option<ByteSize>,
     /// Time for a request body to arrive
     #[arg(long, env = "MEDIAGATE_BODY_TIMEOUT_MS", value_name = "MS", default_value = "30000")]
     pub body_timeout_ms: u64,
@@ -169,6 +173,16 @@ impl ServeArgs {
         usize_of(self.body_budget_bytes.unwrap_or_else(budgets::default_eighth))
     }
 
+    /// Bodies that are written anew for workers, held at once, in all, in bytes.
+    pub fn worker_body_budget_bytes(&self) -> usize {
+        usize_of(self.worker_body_budget_bytes.unwrap_or_else(budgets::default_eighth))
+    }
+
+    /// Video and audio that is fetched for workers, held at once, in all, in bytes: as much as of images.
+    pub fn other_media_bytes(&self) -> usize {
+        if self.frontend_decoding && self.pass_other_media { self.media.config().encoded_bytes } else { 0 }
+    }
+
     /// What no single field can see.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let invalid = |message: &str| Err(ConfigError::Invalid(message.into()));
@@ -192,6 +206,11 @@ impl ServeArgs {
         }
         if usize_of(self.max_body_bytes) > self.body_budget_bytes() {
             return invalid("--max-body-bytes is above --body-budget-bytes, so that no such body would ever be taken");
+        }
+        if usize_of(self.max_body_bytes) > self.worker_body_budget_bytes() {
+            return invalid(
+                "--max-body-bytes is above --worker-body-budget-bytes, so that no such body could be changed for a worker",
+            );
         }
         self.routing.validate()?;
         if !observe::tracing::is_filter(&self.log) {

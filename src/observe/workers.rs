@@ -8,6 +8,8 @@ const UP: &str = "mediagate_worker_up";
 const ATTACHED: &str = "mediagate_worker_attached";
 const CIRCUIT: &str = "mediagate_worker_circuit_open";
 const CIRCUIT_OPENED: &str = "mediagate_circuit_opened_total";
+const LANDING_CIRCUIT: &str = "mediagate_worker_landing_circuit_open";
+const LANDING_CIRCUIT_OPENED: &str = "mediagate_landing_circuit_opened_total";
 const IN_FLIGHT: &str = "mediagate_worker_requests_in_flight";
 const LANDING_OPEN: &str = "mediagate_landing_open";
 const LANDING_PINNED: &str = "mediagate_landing_pinned_bytes";
@@ -29,6 +31,8 @@ fn describe() {
     describe_gauge!(ATTACHED, "Whether a worker granted landing memory");
     describe_gauge!(CIRCUIT, "Whether a worker is left alone: 0 no, 0.5 a request is tried, 1 yes");
     describe_counter!(CIRCUIT_OPENED, "Times that a worker began to be left alone");
+    describe_gauge!(LANDING_CIRCUIT, "1 while nothing is pushed to a worker, since pushes did not land in time");
+    describe_counter!(LANDING_CIRCUIT_OPENED, "Times that this began");
     describe_gauge!(IN_FLIGHT, "Requests on a worker");
     describe_gauge!(LANDING_OPEN, "Pushes whose place on the worker is in use");
     describe_gauge!(LANDING_PINNED, Unit::Bytes, "Pixels in the arena that a push to the worker may still read");
@@ -64,6 +68,15 @@ pub fn worker_circuit(worker: &Series, open: f64) {
 
 pub fn circuit_opened(worker: &Series) {
     worker.add(CIRCUIT_OPENED, None, 1);
+}
+
+pub fn worker_landing_circuit(worker: &Series, open: f64) {
+    worker.set(LANDING_CIRCUIT, open);
+    worker.add(LANDING_CIRCUIT_OPENED, None, 0);
+}
+
+pub fn landing_circuit_opened(worker: &Series) {
+    worker.add(LANDING_CIRCUIT_OPENED, None, 1);
 }
 
 pub fn landing_open(worker: &Series, pushes: usize) {

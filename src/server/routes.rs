@@ -131,11 +131,16 @@ pub(super) fn rendered(app: &App) -> String {
     for worker in workers.iter() {
         observe::worker_in_flight(&worker.series, worker.in_flight());
         observe::worker_circuit(&worker.series, worker.circuit().openness());
+        observe::worker_landing_circuit(&worker.series, worker.landing_circuit().openness());
         observe::landing_pinned(&worker.series, worker.landing().map_or(0, |landing| landing.pinned_bytes()));
         observe::landing_open(&worker.series, worker.landing().map_or(0, |landing| landing.open_generations()));
     }
     observe::in_flight(app.places.taken());
     app.bodies.observe();
+    observe::budget("worker_bodies", &app.worker_bodies);
+    if app.other_media.total_bytes() > 0 {
+        observe::budget("other_media", &app.other_media);
+    }
     let workers = observe::render_workers(workers.iter().map(|worker| &worker.series));
     app.metrics.render() + &workers
 }

@@ -140,6 +140,7 @@ impl Page {
                 _ => "warn",
             };
             let landing = match metrics.with("mediagate_landing_open", &label) {
+                _ if worker.landing_circuit != "closed" => format!("{}: inline", worker.landing_circuit),
                 Some(open) if worker.attached => match metrics.lane(&label) {
                     Some(lane) => format!("by {lane}, {open} open"),
                     None => format!("attached, {open} open"),

@@ -12,6 +12,7 @@ use super::{
     attach::{self, AttachError, Attached, Identity},
     belief::Belief,
     changes::Change,
+    circuit::Outcome,
     client::WorkerClient,
     probe::Probe,
     state::Worker,
@@ -28,6 +29,9 @@ const HEALTH_TIMEOUT: Duration = Duration::from_secs(5);
 const RETRY_SOON: Duration = Duration::from_secs(1);
 /// The same after what needs an operator (no plugin, a wrong key), who should not have to restart the gateway.
 const RETRY_LATE: Duration = Duration::from_secs(30);
+
+/// How long a push may take that shows that pushes land again. Shorter than a lease, which is not renewed meanwhile.
+const TRIAL_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Voids are gathered for as long as one call takes, up to this many.
 const VOID_BATCH: usize = 1024;
@@ -135,6 +139,9 @@ impl Monitor {
                 }
             }
             observe::worker_attached(&self.worker.series, attachment.is_some());
+            if let (Some(held), Some(transfers)) = (&attachment, &self.settings.transfers) {
+                self.try_landing(held, &transfers.probe).await;
+            }
 
             let next = tokio::time::Instant::now() + self.settings.interval;
             loop {
@@ -267,6 +274,17 @@ impl Monitor {
         tracing::info!(worker = %worker.label, reason, "attachment over");
         worker.set_landing(None, None);
         None
+    }
+
+    /// Where pushes did not land: whether they do again.
+    async fn try_landing(&self, held: &Attachment, probe: &Probe) {
+        let Some(trial) = self.worker.landing_trial() else { return };
+        let lands = probe.lands(&self.worker, &self.settings.client, &held.landing, TRIAL_TIMEOUT).await;
+        if let Err(error) = &lands {
+            tracing::debug!(worker = %self.worker.label, %error, "pushes do not land yet");
+        }
+        let outcome = if lands.is_ok() { Outcome::Success } else { Outcome::Failure };
+        self.worker.landing_tried(trial, outcome);
     }
 
     async fn void(&self, attachment: &mut Option<Attachment>, first: u64) {
