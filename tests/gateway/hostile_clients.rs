@@ -300,6 +300,9 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
+/// The frames of a flood, by their number.
+type Flood<'a> = dyn Fn(u32) -> Vec<u8> + 'a;
+
 #[tokio::test]
 async fn floods_of_http_2_frames_stop_nobody() {
     const DATA: u8 = 0;
@@ -315,7 +318,7 @@ async fn floods_of_http_2_frames_stop_nobody() {
     let post = b"\x83\x86\x04\x0f/v1/completions";
     // A long field that goes into the table, and then is named ten thousand times by its number there.
     let bomb = [&post[..], b"\x40\x01a\x7f\xa1\x1e", &[b'A'; 4000], &[0xbe; 10_000]].concat();
-    let floods: [(&str, &dyn Fn(u32) -> Vec<u8>); 7] = [
+    let floods: [(&str, &Flood<'_>); 7] = [
         ("pings", &|_| frame(PING, 0, 0, b"12345678")),
         ("settings", &|_| frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0xff, 0xff])),
         ("window updates", &|_| frame(WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1])),
