@@ -6,12 +6,12 @@ use std::{path::PathBuf, str::FromStr, time::Duration};
 use bytesize::ByteSize;
 use clap::{ArgAction, Args};
 
-use super::{Budgets, ConfigError, FleetArgs, ListenArgs, MediaArgs, RoutingArgs, budgets, usize_of};
+use super::{Budgets, ConfigError, FleetArgs, ListenArgs, MediaArgs, RoutingArgs, budgets, size, usize_of};
 use crate::{
     media::url_names::{UrlIdentity, UrlNames},
     memory::{Layout, SLOT_ALIGNMENT_BYTES},
     model::ModelPath,
-    observe::tracing::LogFormat,
+    observe::{self, tracing::LogFormat},
     routing::RoutingSettings,
     server::{app::Limits, extra::ExtraRoute, resize::Resize, tenant::Tenancy},
 };
@@ -72,10 +72,10 @@ pub struct ServeArgs {
 
     /// Memory for pixels, registered with NIXL [default: a quarter of the memory that the process may have, at most 4 GiB
     /// and what it may lock]
-    #[arg(long, env = "MEDIAGATE_ARENA_BYTES", value_name = "BYTES")]
+    #[arg(long, env = "MEDIAGATE_ARENA_BYTES", value_name = "BYTES", value_parser = size)]
     pub arena_bytes: Option<ByteSize>,
     /// Landing memory to ask each worker for
-    #[arg(long, env = "MEDIAGATE_LANDING_BYTES", value_name = "BYTES", default_value = "256MiB")]
+    #[arg(long, env = "MEDIAGATE_LANDING_BYTES", value_name = "BYTES", value_parser = size, default_value = "256MiB")]
     pub landing_bytes: ByteSize,
     /// Send pixels inside the request to a worker that is reached over TCP alone, where that was measured to be faster than a
     /// push; with `false` they are always pushed, which costs the worker less CPU
@@ -90,10 +90,10 @@ pub struct ServeArgs {
     pub attach_key_file: Option<PathBuf>,
 
     /// Largest request body
-    #[arg(long, env = "MEDIAGATE_MAX_BODY_BYTES", value_name = "BYTES", default_value = "64MiB")]
+    #[arg(long, env = "MEDIAGATE_MAX_BODY_BYTES", value_name = "BYTES", value_parser = size, default_value = "64MiB")]
     pub max_body_bytes: ByteSize,
     /// Request bodies held at once, in all [default: an eighth of the memory that the process may have, at most 1 GiB]
-    #[arg(long, env = "MEDIAGATE_BODY_BUDGET_BYTES", value_name = "BYTES")]
+    #[arg(long, env = "MEDIAGATE_BODY_BUDGET_BYTES", value_name = "BYTES", value_parser = size)]
     pub body_budget_bytes: Option<ByteSize>,
     /// Request bodies that are written anew for workers, held at once, in all, until they are sent: with pixels inline they
     /// are four thirds of those [default: an eighth of the memory that the process may have, at most 1 GiB]
@@ -213,6 +213,11 @@ impl ServeArgs {
             );
         }
         self.routing.validate()?;
+        if !observe::tracing::is_filter(&self.log) {
+            return invalid(
+                "--log must be a level such as info or debug, or levels of parts, such as info,mediagate=debug",
+            );
+        }
         if self.frontend_decoding && self.url_identity == UrlIdentity::Immutable {
             return invalid(
                 "--url-identity immutable is for images that pass by URL; with --frontend-decoding their pixels name them",
