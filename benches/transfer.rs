@@ -1,6 +1,12 @@
 //! What a push costs beside a bare NIXL WRITE, a READ and a memcpy; how long a picture takes to be handed over; how long a
 //! reference is; and what writing pixels into a request takes.
 //!
+//! The bare transfers are of the same bytes, from the same memory (the arena, registered with a second agent) into the same
+//! memory of a peer; one thread makes the descriptors, posts, and polls without a pause until the transfer has ended. *WRITE* is
+//! without a notification, *WRITE, note* with one. *Push* is from the claim of a place until whoever pushed knows that all is
+//! there and the notification sent; *told* until the NIXL thread knows, from when on nobody on the worker's side waits.
+//! The order of the six changes from round to round.
+//!
 //! `PYTHON=.venv/bin/python cargo bench --bench transfer`, with a Python that has `mediagate_vllm` (or PYTHONPATH=python) and
 //! NIXL. All of one run, interleaved, the best and the median of many rounds. The peer of the bare transfers is this program, started
 //! again with its own agent; the worker is the stand-in. `UCX_TLS=tcp,self` measures TCP.
@@ -27,14 +33,14 @@ use mediagate::{
     },
 };
 use nixl_sys::{
-    Agent, AgentConfig, MemType, NixlRegistration, OptArgs, SystemStorage, ThreadSync, XferDescList, XferOp, XferStatus,
+    Agent, AgentConfig, MemType, MemoryRegion, NixlDescriptor, OptArgs, ThreadSync, XferDescList, XferOp, XferStatus,
 };
+use rand::seq::SliceRandom;
 
 const ROUNDS: usize = 60;
 /// Squares of about 1, and of 3 and 12 MiB.
 const SIDES: [u32; 3] = [591, 1024, 2048];
 const ROOM: usize = 16 << 20;
-const PAGE: usize = 4096;
 
 type Any = Box<dyn Error>;
 
@@ -58,17 +64,26 @@ async fn measure(python: &str) -> Result<(), Any> {
     let name = format!("bench-{}", std::process::id());
     let agent =
         NixlAgent::start(&library, &name, &arena, Box::new(move |peer: &str, note: &str| heard.notified(peer, note)))?;
-    let bare = Bare::new("bench-bare")?;
+    let bare = Bare::new("bench-bare", &arena)?;
     let peer = Peer::start(&libraries)?;
     bare.agent.load_remote_md(&peer.metadata)?;
     let peer_name: Arc<str> = agent.connect(peer.metadata.clone()).await?.into();
+    let grant = Grant {
+        worker: "0123456789abcdef".into(),
+        peer: peer_name.clone(),
+        id: 1,
+        address: peer.address as u64,
+        bytes: ROOM as u64,
+        key: Key::of_secret(b""),
+    };
+    let (room, _orphans) = Landing::open(grant, agent.clone(), u64::MAX);
     let worker = Standin::start(python)?;
     let landed = LandingPlace::attach(&worker, &agent, &landings).await?;
 
-    println!("microseconds, best / median of {ROUNDS}");
+    println!("microseconds, best / median of {ROUNDS}; ratios of the best");
     println!(
-        "{:>6} {:>14} {:>14} {:>14} {:>14} {:>14} {:>7} {:>16}",
-        "MiB", "memcpy", "READ", "WRITE", "WRITE, note", "push", "ratio", "to handed over"
+        "{:>5} {:>12} {:>12} {:>12} {:>12} {:>12} {:>12} {:>9} {:>9} {:>15}",
+        "MiB", "memcpy", "READ", "WRITE", "WRITE, note", "told", "push", "told / W", "push / W", "handed over"
     );
     for side in SIDES {
         let bytes = (side * side * 3) as usize;
@@ -77,29 +92,39 @@ async fn measure(python: &str) -> Result<(), Any> {
         let slot = slot.freeze();
         let picture = Name::of(&Scope::default(), side, side, &slot);
         let mut copy = vec![0; bytes];
-        let [mut memcpy, mut write, mut noted, mut read, mut push, mut handed] = [(); 6].map(|()| Vec::new());
+        let [mut memcpy, mut read, mut write, mut noted, mut told, mut push, mut handed] = [(); 7].map(|()| Vec::new());
+        let mut order = [Kind::Memcpy, Kind::Read, Kind::Write, Kind::WriteNote, Kind::Push, Kind::HandedOver];
         for _ in 0..ROUNDS {
-            memcpy.push(time(|| copy.copy_from_slice(&slot)));
-            read.push(bare.transfer(XferOp::Read, &peer, bytes, None)?);
-            write.push(bare.transfer(XferOp::Write, &peer, bytes, None)?);
-            noted.push(bare.transfer(XferOp::Write, &peer, bytes, Some("L 1 1 0 1"))?);
-            let start = Instant::now();
-            agent.push(request(&slot, &peer_name, peer.address as u64, "L 1 1 0 1".into(), Box::new(()))).await?;
-            push.push(start.elapsed());
-            handed.push(landed.push(&picture, &slot).await?);
+            order.shuffle(&mut rand::rng());
+            for kind in order {
+                match kind {
+                    Kind::Memcpy => memcpy.push(time(|| copy.copy_from_slice(&slot))),
+                    Kind::Read => read.push(bare.transfer(XferOp::Read, &slot, &peer, None)?),
+                    Kind::Write => write.push(bare.transfer(XferOp::Write, &slot, &peer, None)?),
+                    Kind::WriteNote => noted.push(bare.transfer(XferOp::Write, &slot, &peer, Some("L 1 1 0 1"))?),
+                    Kind::Push => {
+                        let start = Instant::now();
+                        let (place, pin) = room.claim(bytes as u64, 1, start.into()).await?;
+                        let request = request(&slot, &peer_name, place.address(), "L 1 1 0 1".into(), Box::new(pin));
+                        let report = agent.push(request).await?;
+                        push.push(start.elapsed());
+                        told.push(report.ended - start);
+                        room.used(place.generation());
+                    }
+                    Kind::HandedOver => handed.push(landed.push(&picture, &slot).await?),
+                }
+            }
         }
-        let best = |times: &[Duration]| times.iter().min().copied().unwrap_or_default().as_secs_f64();
-        println!(
-            "{:>6.1} {:>14} {:>14} {:>14} {:>14} {:>14} {:>7.2} {:>16}",
-            bytes as f64 / f64::from(1 << 20),
-            show(&mut memcpy),
-            show(&mut read),
-            show(&mut write),
-            show(&mut noted),
-            show(&mut push),
-            best(&push) / best(&write),
-            show(&mut handed),
-        );
+        let ratio = |times: &[Duration]| {
+            let best = |times: &[Duration]| times.iter().min().copied().unwrap_or_default().as_secs_f64();
+            format!("{:.2}", best(times) / best(&write))
+        };
+        let ratios = [ratio(&told), ratio(&push)];
+        print!("{:>5.1}", bytes as f64 / f64::from(1 << 20));
+        for times in [&mut memcpy, &mut read, &mut write, &mut noted, &mut told, &mut push] {
+            print!(" {:>12}", show(times));
+        }
+        println!(" {:>9} {:>9} {:>15}", ratios[0], ratios[1], show(&mut handed));
     }
     print_references(&agent);
     print_inline(&arena)?;
@@ -165,40 +190,67 @@ fn time(work: impl FnOnce()) -> Duration {
     start.elapsed()
 }
 
+#[derive(Clone, Copy)]
+enum Kind {
+    Memcpy,
+    Read,
+    Write,
+    WriteNote,
+    Push,
+    HandedOver,
+}
+
 /// NIXL as a program would use it that does nothing else: posts, and polls until the transfer is done.
 struct Bare {
     agent: Agent,
-    memory: SystemStorage,
+}
+
+/// The arena as memory of another agent than the gateway's.
+#[derive(Debug)]
+struct Registered(Arc<Arena>);
+
+impl MemoryRegion for Registered {
+    // SAFETY: the caller's duties are those of the trait; the Arc keeps the mapping.
+    unsafe fn as_ptr(&self) -> *const u8 {
+        self.0.address() as *const u8
+    }
+
+    fn size(&self) -> usize {
+        self.0.bytes()
+    }
+}
+
+impl NixlDescriptor for Registered {
+    fn mem_type(&self) -> MemType {
+        MemType::Dram
+    }
+
+    fn device_id(&self) -> u64 {
+        0
+    }
 }
 
 impl Bare {
-    fn new(name: &str) -> Result<Self, Any> {
+    fn new(name: &str, memory: &Arc<Arena>) -> Result<Self, Any> {
         let config = AgentConfig { pthr_delay_us: 100_000, thread_sync: ThreadSync::Rw, ..AgentConfig::default() };
         let agent = Agent::new_configured(&format!("{name}-{}", std::process::id()), &config)?;
         let (_, parameters) = agent.get_plugin_params("UCX")?;
         agent.create_backend("UCX", &parameters)?;
-        let mut memory = SystemStorage::new(ROOM + PAGE)?;
-        memory.memset(1);
-        memory.register(&agent, None)?;
-        Ok(Bare { agent, memory })
+        std::mem::forget(agent.register_memory(&Registered(memory.clone()), None)?);
+        Ok(Bare { agent })
     }
 
-    /// Of memory that is aligned as slots are.
-    fn address(&self) -> usize {
-        (self.memory.as_slice().as_ptr() as usize).next_multiple_of(PAGE)
-    }
-
-    fn transfer(&self, operation: XferOp, peer: &Peer, bytes: usize, note: Option<&str>) -> Result<Duration, Any> {
+    fn transfer(&self, operation: XferOp, slot: &Slot, peer: &Peer, note: Option<&str>) -> Result<Duration, Any> {
+        let start = Instant::now();
         let mut local = XferDescList::new(MemType::Dram)?;
-        local.add_desc(self.address(), bytes, 0);
+        local.add_desc(slot.address(), slot.len(), 0);
         let mut remote = XferDescList::new(MemType::Dram)?;
-        remote.add_desc(peer.address, bytes, 0);
+        remote.add_desc(peer.address, slot.len(), 0);
         let mut options = OptArgs::new()?;
         if let Some(note) = note {
             options.set_notification_message(note.as_bytes())?;
             options.set_has_notification(true)?;
         }
-        let start = Instant::now();
         let transfer = self.agent.create_xfer_req(operation, &local, &remote, &peer.name, Some(&options))?;
         self.agent.post_xfer_req(&transfer, Some(&options))?;
         while self.agent.get_xfer_status(&transfer)? == XferStatus::InProgress {}
@@ -242,9 +294,10 @@ impl Drop for Peer {
 fn be_peer() -> Result<(), Any> {
     let libraries = env::var_os("NIXL_LIBRARIES").ok_or("NIXL_LIBRARIES is not set")?;
     let _library = NixlLibrary::load(Some(libraries.as_ref()))?;
-    let bare = Bare::new("bench-peer")?;
+    let arena = Arena::new(ROOM)?;
+    let bare = Bare::new("bench-peer", &arena)?;
     let metadata = base64_simd::STANDARD.encode_to_string(bare.agent.get_local_md()?);
-    println!("{} {} {metadata}", bare.agent.name(), bare.address());
+    println!("{} {} {metadata}", bare.agent.name(), arena.address());
     std::io::stdout().flush()?;
     // Until the parent ends; notifications are drained, as a lander does.
     loop {

@@ -39,6 +39,8 @@ def call(url: str, body: dict | None = None, headers: dict | None = None):
             return json.load(answer), answer.headers
     except urllib.error.HTTPError as error:
         raise SystemExit(f"{error.code} from {url}: {error.read().decode(errors='replace')}") from None
+    except urllib.error.URLError as error:
+        raise SystemExit(f"{url}: {error.reason}") from None
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ mod show;
 
 use std::{
     ffi::OsString,
+    net::SocketAddr,
     path::{Path, PathBuf},
 };
 
@@ -23,7 +24,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub use budgets::{BASE_BYTES, Budgets};
 pub use check::Findings;
-pub use files::{FileError, attach_secret, fresh};
+pub use files::{FileError, attach_secret, fresh, read_on_reload};
 pub use fleet::FleetArgs;
 pub use listen::ListenArgs;
 pub use media::MediaArgs;
@@ -100,7 +101,7 @@ pub struct InspectArgs {
     /// One JSON object a line, for programs
     #[arg(long)]
     pub json: bool,
-    /// Folder for the decoded pictures: 1.png for the first input, 2.png for the second, ...
+    /// Folder for the decoded pictures, made where it is missing: 1.png for the first input, 2.png for the second, ...
     #[arg(long, value_name = "DIR")]
     pub png_out: Option<PathBuf>,
     /// Files, or http, https or data URLs
@@ -221,6 +222,16 @@ fn scalar(value: &toml::Value) -> Option<String> {
     }
 }
 
+/// A size, as a flag gives it.
+fn size(text: &str) -> Result<ByteSize, &'static str> {
+    text.parse().map_err(|_| "must be a number of bytes, alone or with a unit: 65536, 64MiB, 1GB")
+}
+
+/// Where to listen, as a flag gives it.
+fn address(text: &str) -> Result<SocketAddr, &'static str> {
+    text.parse().map_err(|_| "must be an IP address and a port, such as 0.0.0.0:8080 or [::1]:8080")
+}
+
 fn usize_of(size: ByteSize) -> usize {
     usize::try_from(size.as_u64()).unwrap_or(usize::MAX)
 }
@@ -314,9 +325,19 @@ mod tests {
             (vec!["--request-timeout-ms", "0"], "--request-timeout-ms"),
             (vec!["--circuit-wait-ms", "60000"], "--circuit-longest-wait-ms"),
             (vec!["--max-header-bytes", "1KiB"], "--max-header-bytes"),
+            (vec!["--watch-files-ms", "0"], "--watch-files-ms"),
+            (vec!["--log", "bad[filter"], "--log"),
         ] {
             let error = read(&[&WORKER[..], &words[..]].concat()).unwrap().serve.validate().unwrap_err();
             assert!(error.to_string().contains(hint), "{error}");
+        }
+        for (flag, value, hint) in [
+            ("--arena-bytes", "1XB", "64MiB"),
+            ("--max-body-bytes", "", "64MiB"),
+            ("--listen", "localhost:8080", "0.0.0.0:8080"),
+        ] {
+            let error = read(&[&WORKER[..], &[flag, value]].concat()).unwrap_err().to_string();
+            assert!(error.contains(flag) && error.contains(hint), "{error}");
         }
         let error = read(&[]).unwrap().serve.validate().unwrap_err();
         assert!(error.to_string().contains("--workers-file"), "a worker is needed: {error}");

@@ -2,6 +2,7 @@
 
 use std::{
     error::Error,
+    path::PathBuf,
     sync::{Arc, Mutex},
     time::{Duration, SystemTime},
 };
@@ -13,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     config::{self, Cli, ServeArgs},
     media::{fetch::Fetcher, loader::MediaLoader},
-    memory::{Arena, limits},
+    memory::{Arena, Budget, limits},
     model::Models,
     observe,
     routing::watch,
@@ -28,8 +29,10 @@ use crate::{
         reload::{Fresh, Reloading},
         responses::Responses,
         routes,
+        scan::Scans,
         tenant::Tenancy,
         tls::Tls,
+        watch_files::{self, Looks},
     },
     transfer::{Landings, NixlAgent, library::NixlLibrary},
     worker::{
@@ -52,9 +55,13 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
     args.validate()?;
     observe::tracing::start(&args.log, args.log_format)?;
     let metrics = observe::install()?;
+    tokio::spawn(observe::upkeep(metrics.clone()));
     limits::raise_descriptors();
     // Before anybody could learn that the gateway runs and send one.
     let mut signals = Signals::new()?;
+    // Looked at before they are read, so that no change is missed.
+    let files: Arc<[PathBuf]> = config::read_on_reload(&args).into();
+    let looks = Looks::at(&files);
     let Fresh { workers, keys, worker_authorization, tls } = config::fresh(&args)?;
     let registry = Registry::new(&workers, args.fleet.settings())?;
     let client = WorkerClient::new(args.fleet.worker_ca_file.as_deref())?;
@@ -110,6 +117,9 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
         worker_authorization: ArcSwapOption::new(worker_authorization.map(Arc::new)),
         places: Places::new(args.max_requests),
         bodies: Bodies::new(args.body_budget_bytes(), args.limits().body_bytes),
+        worker_bodies: Budget::new(args.worker_body_budget_bytes()),
+        other_media: Budget::new(args.other_media_bytes()),
+        scans: Scans::default(),
         limits: args.limits(),
         resize: args.resize,
         models,
@@ -131,6 +141,9 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
         },
     });
     tokio::spawn(models::watch(app.clone(), stop.clone()));
+    if let Some(period) = args.watch_files_ms {
+        tokio::spawn(watch_files::watch(app.clone(), files, looks, Duration::from_millis(period)));
+    }
     tracing::info!(
         listen = %public.local_addr()?,
         admin = %admin.local_addr()?,

@@ -82,6 +82,7 @@ fn bombs() -> Vec<(&'static str, Format, Vec<u8>)> {
         ("TIFF 100,000 x 100,000", Format::Tiff, tiff(1)),
         ("LZW TIFF 100,000 x 100,000", Format::Tiff, tiff(5)),
         ("BMP 60,000 x 60,000", Format::Bmp, bmp(60_000, 0)),
+        ("BMP without a file header, 60,000 x 60,000", Format::Bmp, bitmap_header(60_000, 60_000, 0)),
         ("BMP of the largest sides", Format::Bmp, bmp(i32::MAX, 0)),
         ("run-length BMP 60,000 x 60,000", Format::Bmp, bmp(60_000, 1)),
         ("QOI 100,000 x 100,000", Format::Qoi, qoi()),

@@ -10,10 +10,10 @@ use mediagate::{
         cache::{Contents, SourceKey, Sources},
         content::{Name, Scope},
         fetch::Validators,
-        loader::{Flights, Gate, Joined},
+        loader::{Flight, Flights, Gate, Joined, Waiting},
         picture::{Media, Picture},
     },
-    memory::{Arena, Budget, SLOT_ALIGNMENT_BYTES, ZoneId},
+    memory::{Admission, Arena, Budget, SLOT_ALIGNMENT_BYTES, ZoneId},
 };
 use shuttle::{
     future::{block_on, spawn, yield_now},
@@ -190,54 +190,182 @@ fn work_is_done_once_however_the_askers_come_and_go() {
     });
 }
 
-/// Two requests for the same two images, each of which may come to lead one and follow the other, and room for one of them.
+/// A file as long as anybody has it.
+#[derive(Clone)]
+struct File(#[allow(dead_code)] Arc<Present>);
+
+/// Counts the bytes of a file that are in memory.
+struct Present(Arc<AtomicUsize>);
+
+const FILE_BYTES: usize = 10;
+
+impl Present {
+    /// Files are covered by admissions, but for those that a request comes across on its way to its turn. It keeps none.
+    fn new(shared: &Shared) -> Self {
+        let before = shared.present.fetch_add(FILE_BYTES, Ordering::SeqCst);
+        let passing = shared.passing.load(Ordering::SeqCst);
+        let most_bytes = shared.budget.total_bytes() + passing * FILE_BYTES;
+        assert!(before + FILE_BYTES <= most_bytes, "files that nobody is admitted to");
+        Present(shared.present.clone())
+    }
+}
+
+impl Drop for Present {
+    fn drop(&mut self) {
+        self.0.fetch_sub(FILE_BYTES, Ordering::SeqCst);
+    }
+}
+
+type Files = Arc<Flights<u8, File, Gate>>;
+
+/// What the requests of a scenario share.
+#[derive(Clone)]
+struct Shared {
+    flights: Files,
+    budget: Budget,
+    /// Bytes of files in memory.
+    present: Arc<AtomicUsize>,
+    /// Requests that have joined a fetch and do not stand in line yet.
+    passing: Arc<AtomicUsize>,
+    fetches: Arc<AtomicUsize>,
+}
+
+impl Shared {
+    fn new(budget_bytes: usize) -> Self {
+        Shared {
+            flights: Files::default(),
+            budget: Budget::new(budget_bytes),
+            present: Arc::default(),
+            passing: Arc::default(),
+            fetches: Arc::default(),
+        }
+    }
+
+    /// Until the size of the file is known.
+    async fn begin(&self, image: u8) -> Arc<Flight<u8, File, Gate>> {
+        let work = |gate: Gate| {
+            let shared = self.clone();
+            self.fetches.fetch_add(1, Ordering::SeqCst);
+            async move {
+                gate.wait(FILE_BYTES).await;
+                let file = File(Arc::new(Present::new(&shared)));
+                yield_now().await;
+                file
+            }
+            .boxed()
+        };
+        let flight = match self.flights.join(image, || None::<()>, work) {
+            Joined::Ready(()) => unreachable!("nothing is kept"),
+            Joined::Led(flight) | Joined::Followed(flight) => flight,
+        };
+        {
+            let size = std::pin::pin!(flight.beside().announced());
+            futures_util::future::select(flight.result(), size).await;
+        }
+        flight
+    }
+
+    /// All files of a request, in the stages of the loader.
+    async fn load(&self, images: &[u8]) -> (Vec<Arc<Flight<u8, File, Gate>>>, Admission) {
+        let mut asked = Vec::new();
+        for image in images {
+            self.passing.fetch_add(1, Ordering::SeqCst);
+            asked.push(Waiting::new(self.begin(*image).await));
+            self.passing.fetch_sub(1, Ordering::SeqCst);
+        }
+        let share = self.budget.acquire(images.len() * FILE_BYTES).await.unwrap();
+        let mut flights = Vec::new();
+        for (image, waiting) in images.iter().zip(asked) {
+            let flight = match waiting.admitted(FILE_BYTES) {
+                Some(flight) => flight,
+                None => self.begin(*image).await,
+            };
+            flight.beside().open(FILE_BYTES);
+            flights.push(flight);
+        }
+        for flight in &flights {
+            flight.result().await;
+        }
+        (flights, share)
+    }
+
+    fn assert_at_rest(&self) {
+        assert!(self.flights.is_empty());
+        assert_eq!(self.present.load(Ordering::SeqCst), 0);
+        assert_eq!((self.budget.free_bytes(), self.budget.waiting()), (self.budget.total_bytes(), 0));
+    }
+}
+
+/// Requests for the same images, each of which may come to lead one and follow another, and room for one of them.
 #[test]
 fn one_who_is_admitted_waits_for_nobody_who_is_not() {
     check(|| {
-        let flights = Arc::<Flights<u8, usize, Gate>>::default();
-        let budget = Budget::new(20);
-        let requests: Vec<_> = [[0u8, 1], [1, 0]]
+        let shared = Shared::new(2 * FILE_BYTES);
+        let requests: Vec<_> = [[0u8, 1], [1, 0], [1, 2]]
             .into_iter()
             .map(|images| {
-                let (flights, budget) = (flights.clone(), budget.clone());
-                spawn(async move {
-                    let mut joined = Vec::new();
-                    for image in images {
-                        let work = |gate: Gate| {
-                            async move {
-                                gate.wait(10).await;
-                                yield_now().await;
-                                7
-                            }
-                            .boxed()
-                        };
-                        let flight = match flights.join(image, || None::<()>, work) {
-                            Joined::Ready(()) => unreachable!("nothing is kept"),
-                            Joined::Led(flight) | Joined::Followed(flight) => flight,
-                        };
-                        // As far as the size is known, or to the end if another has opened the gate.
-                        {
-                            let size = std::pin::pin!(flight.beside().announced());
-                            futures_util::future::select(flight.result(), size).await;
-                        }
-                        joined.push(flight);
-                    }
-                    let mut share = budget.acquire(20).await.unwrap();
-                    let mut rest = Vec::new();
-                    for flight in &joined {
-                        rest.extend(flight.beside().open(share.split(10).unwrap()));
-                    }
-                    for flight in &joined {
-                        assert_eq!(flight.result().await, 7);
-                    }
-                })
+                let shared = shared.clone();
+                spawn(async move { drop(shared.load(&images).await) })
             })
             .collect();
         for request in requests {
             block_on(request).unwrap();
         }
-        assert!(flights.is_empty());
-        assert_eq!((budget.free_bytes(), budget.waiting()), (20, 0));
+        shared.assert_at_rest();
+    });
+}
+
+#[test]
+fn others_go_on_when_one_leaves_at_any_moment_after_it_was_admitted() {
+    check(|| {
+        let shared = Shared::new(2 * FILE_BYTES);
+        let leaving = spawn({
+            let shared = shared.clone();
+            async move {
+                let mut load = Box::pin(shared.load(&[0, 1]));
+                // A step of the scheduler each, however far that gets it.
+                for _ in 0..4 {
+                    if futures_util::poll!(&mut load).is_ready() {
+                        return;
+                    }
+                    yield_now().await;
+                }
+            }
+        });
+        let staying: Vec<_> = [[1u8, 0], [0, 2]]
+            .into_iter()
+            .map(|images| {
+                let shared = shared.clone();
+                spawn(async move { drop(shared.load(&images).await) })
+            })
+            .collect();
+        block_on(leaving).unwrap();
+        for request in staying {
+            block_on(request).unwrap();
+        }
+        // Each image once for each who asked for it, at most.
+        assert!((3..=6).contains(&shared.fetches.load(Ordering::SeqCst)));
+        shared.assert_at_rest();
+    });
+}
+
+/// With room for all nobody has to wait, and so nobody asks again.
+#[test]
+fn who_is_admitted_while_others_have_the_file_shares_it() {
+    check(|| {
+        let shared = Shared::new(4 * FILE_BYTES);
+        let first = block_on({
+            let shared = shared.clone();
+            async move { shared.load(&[0, 1]).await }
+        });
+        let second = spawn({
+            let shared = shared.clone();
+            async move { drop(shared.load(&[1, 0]).await) }
+        });
+        block_on(second).unwrap();
+        assert_eq!(shared.fetches.load(Ordering::SeqCst), 2);
+        drop(first);
+        shared.assert_at_rest();
     });
 }
 

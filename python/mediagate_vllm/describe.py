@@ -25,6 +25,7 @@ def describe(state: Any) -> dict[str, Any]:
         "api_processes": _or_else(1, lambda: int(config.parallel_config._api_process_count)),
         "processor_cache": _or_else({"kind": "none", "bytes": 0}, lambda: _processor_cache(config)),
         "image_processor": _or_else(None, lambda: _image_processor(config.model_config)),
+        "keeps_responses": _or_else(True, _keeps_responses),
         "engine": {"name": "vllm", "version": _or_else("unknown", _vllm_version)},
     }
 
@@ -35,6 +36,12 @@ def _or_else(default: Any, read: Callable[[], Any]) -> Any:
     except Exception as e:
         log.warning("mediagate: vLLM keeps something elsewhere: %r", e)
         return default
+
+
+def _keeps_responses() -> bool:
+    import vllm.envs
+
+    return bool(vllm.envs.VLLM_ENABLE_RESPONSES_API_STORE)
 
 
 def _vllm_version() -> str:

@@ -69,6 +69,19 @@ pub fn attach_secret(args: &ServeArgs) -> Result<Option<String>, ConfigError> {
     Ok(Some(secret))
 }
 
+/// The files that a reload reads.
+pub fn read_on_reload(args: &ServeArgs) -> Vec<PathBuf> {
+    let files = [
+        &args.config,
+        &args.fleet.workers_file,
+        &args.api_key_file,
+        &args.fleet.worker_api_key_file,
+        &args.listening.tls_cert,
+        &args.listening.tls_key,
+    ];
+    files.into_iter().flatten().cloned().collect()
+}
+
 /// Everything that a reload reads.
 pub fn fresh(args: &ServeArgs) -> Result<Fresh, ConfigError> {
     let tls = match (&args.listening.tls_cert, &args.listening.tls_key) {

@@ -68,6 +68,9 @@ pub async fn run(args: InspectArgs) -> Result<(), Box<dyn Error>> {
     let tokens = tokens_of(&args)?;
     let resize = rule_of(&args)?;
     let inspector = Inspector { config: args.media.config(), fetcher: Fetcher::new(&args.media.config().fetch)? };
+    if let Some(dir) = &args.png_out {
+        std::fs::create_dir_all(dir).map_err(|source| WriteError { path: dir.clone(), source: source.into() })?;
+    }
     let mut out = std::io::stdout().lock();
     for (index, input) in args.inputs.into_iter().enumerate() {
         let mut report = Report::default();

@@ -23,18 +23,8 @@ const TRANSFERS: &str = "mediagate_transfers_total";
 const PUSH_SECONDS: &str = "mediagate_push_seconds";
 const PUSHED_BYTES: &str = "mediagate_pushed_bytes_total";
 const LANDING_SECONDS: &str = "mediagate_landing_wait_seconds";
-const WORKER_UP: &str = "mediagate_worker_up";
-const WORKER_ATTACHED: &str = "mediagate_worker_attached";
-const WORKER_CIRCUIT: &str = "mediagate_worker_circuit_open";
-const CIRCUIT_OPENED: &str = "mediagate_circuit_opened_total";
 const RELOADS: &str = "mediagate_reloads_total";
 const IN_FLIGHT: &str = "mediagate_requests_in_flight";
-const WORKER_IN_FLIGHT: &str = "mediagate_worker_requests_in_flight";
-const LANDING_OPEN: &str = "mediagate_landing_open";
-const LANDING_PINNED: &str = "mediagate_landing_pinned_bytes";
-const WORKER_SPEED: &str = "mediagate_worker_push_bytes_per_second";
-const WORKER_LANE: &str = "mediagate_worker_lane";
-const WORKER_INLINE: &str = "mediagate_worker_prefers_inline";
 const ARENA_BYTES: &str = "mediagate_arena_bytes";
 const ARENA_USED: &str = "mediagate_arena_used_bytes";
 const ARENA_LARGEST_FREE: &str = "mediagate_arena_largest_free_bytes";
@@ -47,15 +37,15 @@ const ROUTE_PROMPT: &str = "mediagate_route_prompt_tokens_total";
 const ROUTE_PREDICTED: &str = "mediagate_route_predicted_tokens_total";
 const ROUTE_CACHED: &str = "mediagate_route_cached_tokens_total";
 const ROUTE_ERROR: &str = "mediagate_route_error_ratio";
-const KV_VIEW: &str = "mediagate_kv_view_completeness";
-const KV_BLOCKS: &str = "mediagate_kv_known_blocks";
-const KV_BATCHES: &str = "mediagate_kv_event_batches_total";
+const KV_NAMES: &str = "mediagate_kv_image_names_total";
 const CACHED_SOURCES: &str = "mediagate_cached_sources";
 const SIZES: &str = "mediagate_image_sizes_total";
 const PROMPTS: &str = "mediagate_prompts_total";
 const PROMPT_CHECKS: &str = "mediagate_prompt_checks_total";
 const PROMPT_MODELS_OFF: &str = "mediagate_prompt_models_off";
 const CACHED_PICTURES: &str = "mediagate_cached_pictures";
+
+const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 
 /// From microseconds (a cache hit) to minutes (a long prompt).
 const SECONDS: [f64; 16] =
@@ -87,21 +77,8 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
     describe_histogram!(PUSH_SECONDS, Unit::Seconds, "One push over NIXL");
     describe_counter!(PUSHED_BYTES, Unit::Bytes, "Pixels pushed over NIXL");
     describe_histogram!(LANDING_SECONDS, Unit::Seconds, "Waiting for a landing slot on the worker");
-    describe_gauge!(WORKER_UP, "Whether a worker is healthy");
-    describe_gauge!(WORKER_ATTACHED, "Whether a worker granted landing memory");
-    describe_gauge!(WORKER_CIRCUIT, "Whether a worker is left alone: 0 no, 0.5 a request is tried, 1 yes");
-    describe_counter!(CIRCUIT_OPENED, "Times that a worker began to be left alone");
     describe_counter!(RELOADS, "Times that the configuration was read again, by outcome");
     describe_gauge!(IN_FLIGHT, "Requests under way");
-    describe_gauge!(WORKER_IN_FLIGHT, "Requests on a worker");
-    describe_gauge!(LANDING_OPEN, "Pushes whose place on the worker is in use");
-    describe_gauge!(LANDING_PINNED, Unit::Bytes, "Pixels in the arena that a push to the worker may still read");
-    describe_gauge!(WORKER_SPEED, "Speed of the transfer that measured the connection on attach");
-    describe_gauge!(WORKER_LANE, "1 for the lane by which pixels go: cma, shared_memory, rdma or tcp");
-    describe_gauge!(
-        WORKER_INLINE,
-        "1 where pixels inside the request were measured to be there sooner than pushed ones"
-    );
     describe_gauge!(ARENA_BYTES, Unit::Bytes, "Size of the arena, by zone");
     describe_gauge!(ARENA_USED, Unit::Bytes, "Bytes of the arena that hold pixels or wait for them, by zone");
     describe_gauge!(ARENA_LARGEST_FREE, Unit::Bytes, "Largest picture that fits without evicting one, by zone");
@@ -114,9 +91,10 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
     describe_counter!(ROUTE_PREDICTED, "Of these, tokens that routing believed the worker to hold");
     describe_counter!(ROUTE_CACHED, "Of these, tokens that the worker did have cached");
     describe_histogram!(ROUTE_ERROR, "By how much of a prompt the two differ");
-    describe_gauge!(KV_VIEW, "What is known of a worker's KV cache: 0 nothing, 1 a part, 2 everything");
-    describe_gauge!(KV_BLOCKS, "Blocks of a worker's KV cache that are known");
-    describe_counter!(KV_BATCHES, "Batches of KV events, by outcome");
+    describe_counter!(
+        KV_NAMES,
+        "Images that pass by URL whose names on workers were looked for in KV events, by outcome"
+    );
     describe_gauge!(CACHED_SOURCES, "Sources that are remembered, failures included");
     describe_counter!(SIZES, "Sizes of images that pass by URL, as routing asked for them, by outcome");
     describe_counter!(PROMPTS, "Prompts of models with files, by what is known of them: tokens, or why those are not");
@@ -126,6 +104,16 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
     describe_gauge!(CACHED_PICTURES, "Pictures that are kept");
     begin_at_zero();
     Ok(handle)
+}
+
+/// Sums up what histograms were given, again and again. They keep each sample until somebody looks, so that without this a
+/// gateway whose metrics nobody asks for would fill its memory with them.
+pub async fn upkeep(metrics: PrometheusHandle) {
+    let mut interval = tokio::time::interval(UPKEEP_INTERVAL);
+    loop {
+        interval.tick().await;
+        metrics.run_upkeep();
+    }
 }
 
 /// What may never happen is there from the start, so that the first time is seen as a rise.
@@ -139,8 +127,13 @@ fn begin_at_zero() {
     for outcome in ["known", "fetch_failed", "late", "not_in_header", "bad_source"] {
         counter!(SIZES, "outcome" => outcome).increment(0);
     }
-    for known_by in ["tokens", "image_size", "unusual", "template", "tokenizer", "placeholders", "too_long", "off"] {
+    for known_by in
+        ["tokens", "image_size", "unusual", "template", "tokenizer", "placeholders", "too_long", "surface", "off"]
+    {
         counter!(PROMPTS, "known_by" => known_by).increment(0);
+    }
+    for outcome in ["learned", "changed", "ambiguous"] {
+        counter!(KV_NAMES, "outcome" => outcome).increment(0);
     }
     for agrees in [true, false] {
         counter!(PROMPT_CHECKS, "agrees" => agrees.to_string()).increment(0);
@@ -199,54 +192,12 @@ pub fn landing_wait(waited: Duration) {
     histogram!(LANDING_SECONDS).record(waited);
 }
 
-pub fn worker_healthy(worker: &str, healthy: bool) {
-    gauge!(WORKER_UP, "worker" => worker.to_owned()).set(f64::from(u8::from(healthy)));
-}
-
-pub fn worker_attached(worker: &str, attached: bool) {
-    gauge!(WORKER_ATTACHED, "worker" => worker.to_owned()).set(f64::from(u8::from(attached)));
-}
-
 pub fn reloaded(well: bool) {
     counter!(RELOADS, "outcome" => if well { "ok" } else { "failed" }).increment(1);
 }
 
 pub fn in_flight(requests: usize) {
     gauge!(IN_FLIGHT).set(requests as f64);
-}
-
-pub fn worker_in_flight(worker: &str, requests: usize) {
-    gauge!(WORKER_IN_FLIGHT, "worker" => worker.to_owned()).set(requests as f64);
-}
-
-pub fn worker_circuit(worker: &str, open: f64) {
-    gauge!(WORKER_CIRCUIT, "worker" => worker.to_owned()).set(open);
-    // There from the start, so that its first rise is seen.
-    counter!(CIRCUIT_OPENED, "worker" => worker.to_owned()).increment(0);
-}
-
-pub fn circuit_opened(worker: &str) {
-    counter!(CIRCUIT_OPENED, "worker" => worker.to_owned()).increment(1);
-}
-
-pub fn landing_open(worker: &str, pushes: usize) {
-    gauge!(LANDING_OPEN, "worker" => worker.to_owned()).set(pushes as f64);
-}
-
-pub fn landing_pinned(worker: &str, bytes: u64) {
-    gauge!(LANDING_PINNED, "worker" => worker.to_owned()).set(bytes as f64);
-}
-
-pub fn worker_push_speed(worker: &str, bytes_per_second: u64) {
-    gauge!(WORKER_SPEED, "worker" => worker.to_owned()).set(bytes_per_second as f64);
-}
-
-pub fn worker_lane(worker: &str, lane: &'static str, taken: bool) {
-    gauge!(WORKER_LANE, "worker" => worker.to_owned(), "lane" => lane).set(f64::from(u8::from(taken)));
-}
-
-pub fn worker_prefers_inline(worker: &str, inline: bool) {
-    gauge!(WORKER_INLINE, "worker" => worker.to_owned()).set(f64::from(u8::from(inline)));
 }
 
 pub fn arena(zone: &'static str, usage: &ArenaUse) {
@@ -274,24 +225,9 @@ pub fn route_cached(predicted: usize, cached: usize, tokens: usize) {
     histogram!(ROUTE_ERROR).record(predicted.abs_diff(cached) as f64 / tokens.max(1) as f64);
 }
 
-pub fn kv_view(worker: &str, view: u8, blocks: usize) {
-    gauge!(KV_VIEW, "worker" => worker.to_owned()).set(f64::from(view));
-    gauge!(KV_BLOCKS, "worker" => worker.to_owned()).set(blocks as f64);
-}
-
-/// A worker that has left is shown as one of which nothing is known.
-pub fn kv_view_gone(worker: &str) {
-    kv_view(worker, 0, 0);
-}
-
-pub fn kv_events(worker: &str, batches: u64, malformed: u64, lost: u64, restarts: u64) {
-    for (outcome, count) in
-        [("applied", batches - malformed.min(batches)), ("malformed", malformed), ("lost", lost), ("restart", restarts)]
-    {
-        if count > 0 {
-            counter!(KV_BATCHES, "worker" => worker.to_owned(), "outcome" => outcome).increment(count);
-        }
-    }
+/// What an event told of the worker's name for an image that passes by URL.
+pub fn image_name(outcome: &'static str) {
+    counter!(KV_NAMES, "outcome" => outcome).increment(1);
 }
 
 pub fn size_read(outcome: &'static str) {

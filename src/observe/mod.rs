@@ -2,8 +2,12 @@
 
 mod metrics;
 pub mod panics;
+mod series;
 mod tally;
 pub mod tracing;
+mod workers;
 
 pub use metrics::*;
+pub use series::Series;
 pub use tally::Tally;
+pub use workers::*;

@@ -20,6 +20,8 @@ pub struct ClientRequest<'a> {
     pub cache_salt: Option<Cow<'a, str>>,
     /// Of the Responses API: what the request continues.
     pub previous_response_id: Option<Cow<'a, str>>,
+    /// Of the Responses API: whether it says `store: false`. All else lets the worker keep the response.
+    pub store_off: bool,
     /// Whether it tells the image processor how to work (`mm_processor_kwargs`), which workers may be set to allow.
     pub processor_kwargs: bool,
     /// Each element of the conversation, in order: its JSON text in the body. Empty where there are several conversations.
@@ -154,7 +156,7 @@ mod tests {
         let body = r#"{"system":[{"type":"text","text":"s"}],"messages":[{"role":"user","content":[
             {"type":"image","source":{"type":"url","url":"http:\/\/x"}},
             {"type":"tool_result","tool_use_id":"t","content":[{"type":"text","text":"a"},
-                {"source":{"data":"QUJD","media_type":"image\/png","type":"base64"},"type":"image"}]}]},
+                {"source":{"data":"QU\/D","media_type":"image\/png","type":"base64"},"type":"image"}]}]},
             {"role":"assistant","content":"text"}]}"#;
         let request = read(&shape::MESSAGES, body);
         assert_eq!(request.messages.len(), 2);
@@ -163,7 +165,7 @@ mod tests {
         assert_eq!(first.param, "messages[0].content[0].source");
         assert_eq!(first.source, ImageSource::Url("http://x".into()));
         assert_eq!(second.param, "messages[0].content[1].content[1].source");
-        assert_eq!(second.source, ImageSource::Base64 { media_type: "image/png".into(), data: "QUJD".into() });
+        assert_eq!(second.source, ImageSource::Base64("QU\\/D"));
         let mut edits = request.edits();
         for image in &request.images {
             assert!(matches!(image.place, Place::Source { .. }));

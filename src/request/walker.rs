@@ -12,7 +12,7 @@ use super::{
     read::{ClientRequest, OtherContent, OtherPart},
     shape::{Holder, Shape},
 };
-use crate::transfer::descriptor::SCHEME;
+use crate::{media::source::Pieces, transfer::descriptor::SCHEME};
 
 /// Images and other media that one request may hold; vLLM's own limit per prompt is usually far lower.
 pub const MAX_MEDIA: usize = 512;
@@ -77,6 +77,11 @@ impl<'a> Walker<'a> {
                 "cache_salt" => self.request.cache_salt = one_string("cache_salt", value, seen)?,
                 "previous_response_id" => {
                     self.request.previous_response_id = one_string("previous_response_id", value, seen)?;
+                }
+                "store" => {
+                    // Of two the later counts, as it does for vLLM.
+                    self.request.store_off = first == b'f';
+                    value.skip()?;
                 }
                 "mm_processor_kwargs" => {
                     self.request.processor_kwargs |= first != b'n';
@@ -173,12 +178,8 @@ impl<'a> Walker<'a> {
             return Err(self.wrong("An image must be a string: a URL."));
         }
         let text = value.string("a string")?;
-        let url = self.url(value, &text)?;
-        self.image(ImagePart {
-            param: self.path.clone(),
-            source: ImageSource::Url(url),
-            place: Place::Bare { url: text.span },
-        })
+        let source = self.url(value, &text)?;
+        self.image(ImagePart { param: self.path.clone(), source, place: Place::Bare { url: text.span } })
     }
 
     /// Goes on below a member.
@@ -213,8 +214,12 @@ impl<'a> Walker<'a> {
         RequestError::Part { param: self.path.clone(), reason }
     }
 
-    /// What a URL says, if clients may say it.
-    pub fn url(&self, reader: &Reader<'a>, text: &Text) -> Result<Cow<'a, str>, RequestError> {
+    /// What is at a URL, if clients may say it. A data: URI with escapes stays as it stands.
+    pub fn url(&self, reader: &Reader<'a>, text: &Text) -> Result<ImageSource<'a>, RequestError> {
+        let raw = reader.raw(text);
+        if text.has_escapes && Pieces::new(raw).begins_with("data:") {
+            return Ok(ImageSource::EscapedDataUri(raw));
+        }
         let url = reader.unescape(text)?;
         // Compared as leniently as any URL parser could: a scheme is case-insensitive, and some trim white space.
         let scheme = SCHEME.trim_end_matches("//");
@@ -222,7 +227,7 @@ impl<'a> Walker<'a> {
         if trimmed.get(..scheme.len()).is_some_and(|given| given.eq_ignore_ascii_case(scheme)) {
             return Err(RequestError::ReservedScheme { param: self.path.clone() });
         }
-        Ok(url)
+        Ok(ImageSource::Url(url))
     }
 
     pub fn image(&mut self, image: ImagePart<'a>) -> Result<(), RequestError> {

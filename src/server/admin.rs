@@ -25,6 +25,8 @@ pub struct WorkerView {
     pub in_flight: usize,
     /// Whether it granted landing memory.
     pub attached: bool,
+    /// Whether what is pushed there lands.
+    pub landing_circuit: &'static str,
     pub models: Vec<String>,
 }
 
@@ -39,6 +41,7 @@ impl WorkerView {
             circuit: worker.circuit().name(),
             in_flight: worker.in_flight(),
             attached: worker.landing().is_some(),
+            landing_circuit: worker.landing_circuit().name(),
             models: worker.models().to_vec(),
         }
     }

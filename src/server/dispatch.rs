@@ -8,12 +8,13 @@ use http::{HeaderMap, StatusCode};
 use super::{
     answer::Refusal,
     app::App,
-    models,
+    body, models,
     send::{Answer, Attempt, LoadedRequest, RefusalKind, Way, attempt},
     surface::Again,
 };
 use crate::{
-    media::content::MediaId,
+    media::{content::MediaId, error::MediaError},
+    memory::BudgetError,
     observe,
     routing::{Asked, Candidate, Decision},
     transfer::{Landing, PushError},
@@ -64,6 +65,8 @@ pub async fn dispatch(
     let mut unreachable = false;
     let mut broke_off = false;
     let mut unavailable = None;
+    // What the gateway itself could not do.
+    let mut unable: Option<Refusal> = None;
     loop {
         let workers = app.registry.available();
         let may = |worker: &Worker| target.allows(worker) && request.fits(worker);
@@ -82,6 +85,9 @@ pub async fn dispatch(
             if let Some(unavailable) = unavailable {
                 return Ok(unavailable);
             }
+            if let Some(refusal) = unable {
+                return Err(Box::new(refusal));
+            }
             return Err(Box::new(match unreachable {
                 true => Refusal::bad_gateway(),
                 false if app.registry.all().iter().any(|worker| worker.is_full()) => Refusal::workers_overloaded(),
@@ -97,13 +103,19 @@ pub async fn dispatch(
         tracing::debug!(worker = %worker.label, %decision, terms = ?decision.terms, "routed");
         observe::routed(decision.reason.name());
         let work = worker.load.begin(decision.new_tokens(), decision.tokens);
-        let mut way = request.surface.best_way;
+        let mut way = request.best_way(worker);
         let mut not_known: Option<(Vec<MediaId>, Arc<Belief>)> = None;
         let mut pushed_again = false;
         loop {
             match attempt(app, worker, to_worker.clone(), request, way, elsewhere).await {
                 Attempt::Answer(answer) => {
-                    in_flight.ended(outcome_of(answer.status));
+                    in_flight.head(outcome_of(answer.status));
+                    if answer.body.rest.is_none() {
+                        in_flight.ended(Outcome::Success);
+                    }
+                    if answer.status.is_success() && !answer.slots.is_empty() {
+                        worker.landed();
+                    }
                     // Only an answer to the same request with pixels shows that it was the belief that was wrong.
                     if let Some((ids, belief)) = not_known.filter(|_| answer.status.is_success()) {
                         observe::transfer("uuid_miss");
@@ -113,9 +125,9 @@ pub async fn dispatch(
                     }
                     let again = request.surface.again == Again::Safe && unavailable.is_none();
                     let others = candidates.len() > 1;
-                    let unable = answer.status == StatusCode::SERVICE_UNAVAILABLE;
+                    let declined = answer.status == StatusCode::SERVICE_UNAVAILABLE;
                     let dispatched = Dispatched { answer, in_flight, work, decision };
-                    if unable && again && others {
+                    if declined && again && others {
                         // It said that it did not begin: another may be able to. If none is, this is the answer.
                         passed_over.push(worker.id);
                         unavailable = Some(dispatched);
@@ -130,6 +142,16 @@ pub async fn dispatch(
                 Attempt::NoRoom => {
                     observe::transfer("no_room");
                     full.push(worker.id);
+                    break;
+                }
+                Attempt::NoMemory(error) => {
+                    let refusal = no_memory(&error);
+                    // Another may have landing memory, and so need no such body.
+                    if candidates.len() == 1 || matches!(error, BudgetError::Busy { .. }) {
+                        return Err(Box::new(refusal));
+                    }
+                    unable = Some(refusal);
+                    passed_over.push(worker.id);
                     break;
                 }
                 Attempt::Unreachable { connected } => {
@@ -161,17 +183,20 @@ pub async fn dispatch(
                         RefusalKind::Gone => "refused_gone",
                         RefusalKind::Late => "refused_late",
                     });
-                    if kind == RefusalKind::Gone {
-                        give_up(&landing, worker);
+                    match kind {
+                        RefusalKind::Gone => give_up(&landing, worker),
+                        RefusalKind::Late => worker.did_not_land(&landing),
+                        RefusalKind::Bad | RefusalKind::Stale => {}
                     }
                     way = Way::Inline;
                 }
                 Attempt::PushFailed { error, landing } => {
                     tracing::info!(worker = %worker.label, %error, "push failed, going inline");
                     observe::transfer("push_failed");
-                    // One that is overdue may still arrive, and keeps its source until then.
-                    if error != PushError::Deadline {
-                        give_up(&landing, worker);
+                    match error {
+                        // It may still arrive, and keeps its source until then.
+                        PushError::Deadline => worker.did_not_land(&landing),
+                        PushError::Failed | PushError::Forgotten | PushError::AgentGone => give_up(&landing, worker),
                     }
                     way = Way::Inline;
                 }
@@ -188,6 +213,17 @@ fn candidate(worker: &Worker) -> Candidate {
         in_flight: worker.in_flight(),
         busy: worker.load.busy(),
         belief: worker.belief(),
+    }
+}
+
+/// What it means that there is no memory for a body that is written anew.
+fn no_memory(error: &BudgetError) -> Refusal {
+    match error {
+        // Larger than any client's body, so it is the pictures in it.
+        BudgetError::NeverFits { .. } => {
+            Refusal::of(&MediaError::TooLarge { what: "pictures in requests", cause: error.to_string().into() })
+        }
+        BudgetError::Busy { .. } => body::busy(),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::{
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
 };
 
@@ -11,8 +12,12 @@ use http::{HeaderMap, StatusCode};
 use http_body::{Frame, SizeHint};
 
 use super::{headers, responses::Made, told::Told};
+use crate::{
+    transfer::LandingSlot,
+    worker::{InFlight, circuit::Outcome},
+};
 
-/// An answer with this body, which holds something until its last byte is through, or the client has left.
+/// An answer with this body.
 pub fn answer(status: StatusCode, worker: &HeaderMap, body: Body) -> Response {
     let mut response = Response::new(body);
     *response.status_mut() = status;
@@ -20,8 +25,8 @@ pub fn answer(status: StatusCode, worker: &HeaderMap, body: Body) -> Response {
     response
 }
 
-/// The rest of an answer.
-pub struct Rest<T> {
+/// The rest of an answer, with what is given back when its last byte is through, or the client has left.
+pub struct Rest {
     /// Read already.
     begun: Option<Bytes>,
     worker: reqwest::Body,
@@ -29,19 +34,38 @@ pub struct Rest<T> {
     made: Option<Made>,
     /// Hears what it tells routing.
     told: Option<Told>,
-    _hold: T,
+    /// Hears whether the worker keeps to it until it is whole.
+    in_flight: InFlight,
+    _slots: Vec<Arc<LandingSlot>>,
 }
 
-impl<T: Send + Unpin + 'static> Rest<T> {
-    /// The body of `response` after what of it is in `begun`. When it is dropped, so is `hold`: and the connection to
-    /// the worker is closed if there was more to come, which ends its work.
-    pub fn body(begun: Bytes, response: reqwest::Response, made: Option<Made>, told: Option<Told>, hold: T) -> Body {
+impl Rest {
+    /// The body of `response` after what of it is in `begun`. When it is dropped, the connection to the worker is closed if
+    /// there was more to come, which ends its work.
+    pub fn body(
+        begun: Bytes,
+        response: reqwest::Response,
+        made: Option<Made>,
+        told: Option<Told>,
+        in_flight: InFlight,
+        slots: Vec<Arc<LandingSlot>>,
+    ) -> Body {
         let worker = http::Response::<reqwest::Body>::from(response).into_body();
-        Body::new(Rest { begun: (!begun.is_empty()).then_some(begun), worker, made, told, _hold: hold })
+        let begun = (!begun.is_empty()).then_some(begun);
+        let mut rest = Rest { begun, worker, made, told, in_flight, _slots: slots };
+        rest.whole_if_over();
+        Body::new(rest)
+    }
+
+    /// Nobody asks for more once the end is known, and then no other end is seen.
+    fn whole_if_over(&mut self) {
+        if http_body::Body::is_end_stream(self) {
+            self.in_flight.ended(Outcome::Success);
+        }
     }
 }
 
-impl<T: Unpin> http_body::Body for Rest<T> {
+impl http_body::Body for Rest {
     type Data = Bytes;
     type Error = reqwest::Error;
 
@@ -51,16 +75,24 @@ impl<T: Unpin> http_body::Body for Rest<T> {
             Some(begun) => Some(Ok(Frame::data(begun))),
             None => ready!(Pin::new(&mut this.worker).poll_frame(cx)),
         };
-        if let (Some(Ok(frame)), Some(made)) = (&frame, &mut this.made)
-            && let Some(data) = frame.data_ref()
-            && made.look(data)
-        {
-            this.made = None;
-        }
-        if let (Some(Ok(frame)), Some(told)) = (&frame, &mut this.told)
-            && let Some(data) = frame.data_ref()
-        {
-            told.chunk(data);
+        match &frame {
+            Some(Ok(frame)) => {
+                if let Some(data) = frame.data_ref() {
+                    if this.made.as_mut().is_some_and(|made| made.look(data)) {
+                        this.made = None;
+                    }
+                    if let Some(told) = &mut this.told {
+                        told.chunk(data);
+                    }
+                }
+                this.in_flight.answering();
+                this.whole_if_over();
+            }
+            Some(Err(error)) => {
+                tracing::info!(worker = %this.in_flight.worker().label, %error, "the worker broke off its answer");
+                this.in_flight.ended(Outcome::Failure);
+            }
+            None => this.in_flight.ended(Outcome::Success),
         }
         Poll::Ready(frame)
     }

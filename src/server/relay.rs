@@ -78,8 +78,8 @@ async fn send(app: &App, client: &HeaderMap, target: Target<'_>, outgoing: Outgo
             }
             Ok(response) => {
                 let (status, headers) = (response.status(), response.headers().clone());
-                in_flight.ended(outcome_of(status));
-                let body = pass_on::Rest::body(Bytes::new(), response, None, None, in_flight);
+                in_flight.head(outcome_of(status));
+                let body = pass_on::Rest::body(Bytes::new(), response, None, None, in_flight, Vec::new());
                 return Ok(pass_on::answer(status, &headers, body));
             }
             Err(error) => {

@@ -9,7 +9,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{delete, get, post},
 };
-use http::{HeaderValue, Method, StatusCode};
+use http::{HeaderValue, Method, StatusCode, header::ORIGIN};
 use rand::RngCore;
 use tokio::time::Instant;
 
@@ -85,6 +85,17 @@ fn operators() -> Router<App> {
         .route("/workers/{id}", get(admin::show).delete(admin::remove))
         .route("/workers/{id}/drain", post(admin::drain).delete(admin::undrain))
         .route("/reload", post(admin::reload))
+        .route_layer(middleware::from_fn(no_web_pages))
+}
+
+/// No page of ours gives orders, so an order that a browser sends comes from somebody else's: a web site that an operator
+/// looks at could drain workers, since it needs no answer for that. Browsers say where each of theirs comes from.
+async fn no_web_pages(request: Request, next: Next) -> Response {
+    if !request.method().is_safe() && request.headers().contains_key(ORIGIN) {
+        let message = "Orders are not taken from web pages: this request has the header `Origin`.";
+        return Refusal::new(StatusCode::FORBIDDEN, "from_web_page", message).into_response();
+    }
+    next.run(request).await
 }
 
 /// On the public listener, operators show a key that is marked as one of theirs.
@@ -116,15 +127,22 @@ pub(super) fn rendered(app: &App) -> String {
     if let Some(loader) = &app.loader {
         loader.observe();
     }
-    for worker in app.registry.all().iter() {
-        observe::worker_in_flight(&worker.label, worker.in_flight());
-        observe::worker_circuit(&worker.label, worker.circuit().openness());
-        observe::landing_pinned(&worker.label, worker.landing().map_or(0, |landing| landing.pinned_bytes()));
-        observe::landing_open(&worker.label, worker.landing().map_or(0, |landing| landing.open_generations()));
+    let workers = app.registry.all();
+    for worker in workers.iter() {
+        observe::worker_in_flight(&worker.series, worker.in_flight());
+        observe::worker_circuit(&worker.series, worker.circuit().openness());
+        observe::worker_landing_circuit(&worker.series, worker.landing_circuit().openness());
+        observe::landing_pinned(&worker.series, worker.landing().map_or(0, |landing| landing.pinned_bytes()));
+        observe::landing_open(&worker.series, worker.landing().map_or(0, |landing| landing.open_generations()));
     }
     observe::in_flight(app.places.taken());
     app.bodies.observe();
-    app.metrics.render()
+    observe::budget("worker_bodies", &app.worker_bodies);
+    if app.other_media.total_bytes() > 0 {
+        observe::budget("other_media", &app.other_media);
+    }
+    let workers = observe::render_workers(workers.iter().map(|worker| &worker.series));
+    app.metrics.render() + &workers
 }
 
 /// Gives every request an id, every answer that id, and counts it.

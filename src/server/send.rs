@@ -5,11 +5,12 @@
 //! uuid: exact, and in the list of formats that vLLM reads. A file that we do not decode goes as it came, without a uuid.
 //! A picture that the worker is believed to hold processed already goes as its uuid alone.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, pin::pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use http::{HeaderMap, StatusCode};
+use http_body_util::Full;
 use tokio::time::Instant;
 
 use super::{app::App, deadline::Deadline, surface::Surface};
@@ -20,10 +21,11 @@ use crate::{
         resize::SmartResize,
         url_names::UrlIdentity,
     },
+    memory::BudgetError,
     observe,
     request::{ClientRequest, OtherContent, rewrite::Edits},
     transfer::{Landing, LandingError, LandingSlot, Pin, PushError, PushReport, agent::PushRequest},
-    worker::{Belief, Worker},
+    worker::{Belief, Worker, circuit::Phase},
 };
 
 /// A refusal of our own plugin is short; what is longer is not one.
@@ -56,6 +58,8 @@ pub enum Attempt {
     Refused { kind: RefusalKind, landing: Arc<Landing> },
     /// The worker has no room for a picture, and none came free within the wait; nothing was sent.
     NoRoom,
+    /// There is no memory for the body that the worker would get, not in time or not ever; nothing was sent.
+    NoMemory(BudgetError),
     /// A push failed; the request was withdrawn.
     PushFailed { error: PushError, landing: Arc<Landing> },
     /// No connection, or none that lasted until the answer began.
@@ -140,6 +144,14 @@ impl LoadedRequest<'_> {
         self.resize.is_none() || self.resize == worker.resize()
     }
 
+    /// The best way in which its pictures may travel to a worker.
+    pub fn best_way(&self, worker: &Worker) -> Way {
+        // A response that is kept is kept with the pictures of its request as they came, and shown again to who goes on
+        // from it: long after a reference has been used, or a cache has forgotten what a uuid names.
+        let kept = self.surface.makes_responses && !self.request.store_off && worker.keeps_responses();
+        if kept { Way::Inline } else { self.surface.best_way }
+    }
+
     /// A worker has answered: it holds these pictures now.
     pub fn teach(&self, belief: &Belief) {
         if !self.surface.fills_caches() {
@@ -170,7 +182,11 @@ pub async fn attempt(
     let Some(plan) = Plan::make(app, worker, request.media, way, belief.as_deref(), elsewhere).await else {
         return Attempt::NoRoom;
     };
-    let body = plan.edits(app, request).apply_off_thread(request.body).await;
+    let deadline = start + app.limits.admission_timeout;
+    let body = match plan.edits(app, request).apply_within(&app.worker_bodies, request.body, deadline).await {
+        Ok(body) => body,
+        Err(error) => return Attempt::NoMemory(error),
+    };
     let Plan { slots, transfers, pushes: ready, known, .. } = plan;
     let mut times = SendTimes { prepare: start.elapsed(), ..SendTimes::default() };
     let landing = slots.first().map(|slot| slot.landing().clone());
@@ -178,10 +194,15 @@ pub async fn attempt(
     let start = Instant::now();
     let mut pushes: FuturesUnordered<Push> = ready.into_iter().map(|push| push()).collect();
     let mut answer =
-        app.client.http().post(worker.url(request.surface.path)).headers(headers).body(body).send().boxed();
+        app.client.http().post(worker.url(request.surface.path)).headers(headers).body(sent_once(body)).send().boxed();
+    let mut hangs = pin!(worker.hangs());
     let response = loop {
         tokio::select! {
             response = &mut answer => break response,
+            () = &mut hangs => {
+                tracing::info!(worker = %worker.label, "the worker hangs, its request is withdrawn");
+                return Attempt::Unreachable { connected: true };
+            }
             Some(pushed) = pushes.next() => match (pushed, &landing) {
                 (Ok(report), _) => times.push = times.push.max(record(report)),
                 (Err(error), Some(landing)) => return Attempt::PushFailed { error, landing: landing.clone() },
@@ -237,6 +258,12 @@ pub async fn attempt(
     Attempt::Answer(Box::new(Answer { status, headers, body, transfers, times, slots }))
 }
 
+/// A body that is let go of when it is sent. Of one that it may clone, the client keeps one until the answer begins, in case
+/// it should follow a redirect.
+fn sent_once(body: Bytes) -> reqwest::Body {
+    reqwest::Body::wrap(Full::new(body))
+}
+
 fn record(report: PushReport) -> Duration {
     observe::pushed(report.took, report.bytes);
     report.took
@@ -290,7 +317,8 @@ impl Plan {
                 *uses.entry(picture.name.media_id).or_default() += 1;
             }
         }
-        let landing = worker.landing().filter(|landing| way != Way::Inline && !landing.inline_is_faster());
+        let may_push = way != Way::Inline && worker.landing_circuit() == Phase::Closed;
+        let landing = worker.landing().filter(|landing| may_push && !landing.inline_is_faster());
         let deadline = Instant::now() + app.limits.landing_timeout;
         for media in media {
             let Media::Picture(picture) = media else {

@@ -5,24 +5,34 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use axum::{extract::State, response::Html};
+use axum::{
+    extract::State,
+    response::{Html, IntoResponse},
+};
 use bytesize::ByteSize;
+use http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS};
 
 use super::{admin::WorkerView, app::App, recent::RecentError, routes};
 
 const STYLE: &str = "\
+:root{color-scheme:light dark}\
 body{font:14px/1.45 system-ui,sans-serif;max-width:68em;margin:2em auto;padding:0 1em;color:#1b1b1b;background:#fff}\
 h1{font-size:1.4em;margin:0}h2{font-size:1.05em;margin:2em 0 .4em}p{margin:.3em 0;color:#555}\
-table{border-collapse:collapse;width:100%}\
+div{overflow-x:auto}table{border-collapse:collapse;width:100%}\
 th{text-align:left;font-weight:600;color:#555;border-bottom:1px solid #bbb}\
 th,td{padding:.25em .8em .25em 0;vertical-align:top}td{border-bottom:1px solid #eee}\
+td,th{white-space:nowrap}.w{white-space:normal;min-width:9em}\
 .n{text-align:right;font-variant-numeric:tabular-nums}.ok{color:#106b21}.bad{color:#b00020;font-weight:600}\
 .warn{color:#8a5a00;font-weight:600}code{font-size:.95em}\
-@media(prefers-color-scheme:dark){body{background:#161616;color:#ddd}p,th{color:#aaa}td{border-color:#333}\
+@media(prefers-color-scheme:dark){body{background:#161616;color:#ddd}p,th{color:#aaa}th{border-color:#555}td{border-color:#333}a{color:#8ab4f8}\
 .ok{color:#6fcf7f}.bad{color:#ff7b88}.warn{color:#e6b450}}";
 
+/// The page has a style and links, and nothing else: whatever markup somebody might smuggle into it stays dead.
+const CONTENT_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; \
+                              form-action 'none'; frame-ancestors 'none'";
+
 /// `GET /` of the admin listener.
-pub async fn page(State(app): State<App>) -> Html<String> {
+pub async fn page(State(app): State<App>) -> impl IntoResponse {
     let metrics = Metrics(routes::rendered(&app));
     let mut page = Page(String::new());
     page.head(&app);
@@ -31,7 +41,13 @@ pub async fn page(State(app): State<App>) -> Html<String> {
     page.memory(&metrics);
     page.errors(&app.recent.all());
     page.add("</body></html>\n");
-    Html(page.0)
+    let headers = [
+        (CONTENT_SECURITY_POLICY, CONTENT_POLICY),
+        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (REFERRER_POLICY, "no-referrer"),
+        (CACHE_CONTROL, "no-store"),
+    ];
+    (headers, Html(page.0))
 }
 
 /// Metrics as text, in which single ones are looked up.
@@ -54,6 +70,13 @@ impl Metrics {
     /// The sum of the series that have this label; `None` if there is none.
     fn with(&self, name: &str, label: &str) -> Option<f64> {
         self.series(name).filter(|(labels, _)| labels.contains(label)).map(|(_, value)| value).reduce(|a, b| a + b)
+    }
+
+    /// By which way pixels go to the worker with this label.
+    fn lane(&self, worker: &str) -> Option<&str> {
+        let mut lanes = self.series("mediagate_worker_lane");
+        let (labels, _) = lanes.find(|&(labels, taken)| taken == 1.0 && labels.contains(worker))?;
+        labels.split_once("lane=\"")?.1.split('"').next()
     }
 
     /// The values of a label and of the metric.
@@ -87,7 +110,9 @@ impl Page {
         let mode = if about.frontend_decoding { "frontend decoding" } else { "URL passthrough" };
         let state = if app.leaving.is_cancelled() { " <span class=warn>shutting down</span>" } else { "" };
         self.add(format_args!(
-            "<!doctype html><html lang=en><head><meta charset=utf-8><title>mediagate</title><style>{STYLE}</style></head>\
+            "<!doctype html><html lang=en><head><meta charset=utf-8>\
+             <meta name=viewport content=\"width=device-width,initial-scale=1\"><link rel=icon href=\"data:,\">\
+             <title>mediagate</title><style>{STYLE}</style></head>\
              <body><h1>mediagate {}{state}</h1><p>{mode}; up {}; {} of {} requests under way; configured memory {}; \
              {} API keys; <a href=\"metrics\">metrics</a>, <a href=\"workers\">workers as JSON</a></p>",
             env!("CARGO_PKG_VERSION"),
@@ -109,23 +134,31 @@ impl Page {
                 (true, true) => "<span class=warn>draining</span>",
                 (true, false) => "<span class=ok>up</span>",
             };
-            let circuit = if worker.circuit == "closed" { "ok" } else { "bad" };
+            let circuit = match worker.circuit {
+                "closed" => "ok",
+                "open" => "bad",
+                _ => "warn",
+            };
             let landing = match metrics.with("mediagate_landing_open", &label) {
-                Some(open) if worker.attached => format!("attached, {open} open"),
+                _ if worker.landing_circuit != "closed" => format!("{}: inline", worker.landing_circuit),
+                Some(open) if worker.attached => match metrics.lane(&label) {
+                    Some(lane) => format!("by {lane}, {open} open"),
+                    None => format!("attached, {open} open"),
+                },
                 _ => "none: inline".to_owned(),
             };
             let speed = metrics.with("mediagate_worker_push_bytes_per_second", &label).filter(|_| worker.attached);
             let speed = speed.map_or_else(|| "–".to_owned(), |speed| format!("{}/s", size(speed)));
             let models = worker.models.iter().map(|model| escape(model)).collect::<Vec<_>>().join(", ");
             self.add(format_args!(
-                "<tr><td>{}<td>{}<td>{health}<td class={circuit}>{}<td>{landing}<td>{speed}<td class=n>{}<td>{models}",
+                "<tr><td>{}<td>{}<td>{health}<td class={circuit}>{}<td>{landing}<td>{speed}<td class=n>{}<td class=w>{models}",
                 worker.id,
                 escape(&worker.label),
                 worker.circuit,
                 worker.in_flight,
             ));
         }
-        self.add("</table>");
+        self.add("</table></div>");
     }
 
     fn traffic(&mut self, metrics: &Metrics) {
@@ -141,7 +174,7 @@ impl Page {
                 self.add(format_args!("<tr><td>{what}<td>{}<td class=n>{count}", escape(&by)));
             }
         }
-        self.add("</table>");
+        self.add("</table></div>");
     }
 
     fn memory(&mut self, metrics: &Metrics) {
@@ -168,7 +201,7 @@ impl Page {
                 size(bytes - free),
             ));
         }
-        self.add("</table>");
+        self.add("</table></div>");
         if let Some(pictures) = metrics.with("mediagate_cached_pictures", "") {
             let sources = metrics.with("mediagate_cached_sources", "").unwrap_or_default();
             self.add(format_args!("<p>{pictures} pictures are kept, {sources} sources remembered</p>"));
@@ -193,11 +226,11 @@ impl Page {
                 escape(&error.request_id),
             ));
         }
-        self.add("</table>");
+        self.add("</table></div>");
     }
 
     fn table(&mut self, heads: &[&str]) {
-        self.add("<table><tr>");
+        self.add("<div><table><tr>");
         for head in heads {
             let class = if ["count", "size", "in use", "waiting", "requests"].contains(head) { " class=n" } else { "" };
             self.add(format_args!("<th{class}>{head}"));

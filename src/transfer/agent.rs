@@ -6,6 +6,10 @@
 //! turn, so that one large picture does not stall the rest, polls what is in flight, and drains notifications (NIXL keeps
 //! them without limit). With nothing to do it sleeps.
 //!
+//! Waking a thread takes as long as writing some hundred kilobytes. So a place on a worker that is claimed wakes it, since a push
+//! will follow once the request is written anew ([`NixlAgent::expect_push`]), and it looks for that, and for more after each
+//! push, for a moment without sleeping.
+//!
 //! A push that missed its deadline is reported, but its source stays pinned until NIXL says that the transfer ended, or
 //! its peer is given up: dropping the request stops nothing, and reusing the memory would send another picture's bytes.
 
@@ -14,7 +18,7 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
-        mpsc::{Receiver, RecvTimeoutError, Sender, channel},
+        mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel},
     },
     thread,
     time::{Duration, Instant},
@@ -43,8 +47,11 @@ const PROGRESS_FALLBACK_US: u64 = 100_000;
 const DRAIN_AWAITED: Duration = Duration::from_millis(2);
 const DRAIN_IDLE: Duration = Duration::from_millis(100);
 
-/// Polls of transfers in flight without a pause, then with one.
-const EAGER_POLLS: u32 = 50;
+/// How long it looks without sleeping for the end of a transfer or a push that was announced, and for more work after some.
+const SPIN_EXPECTING: Duration = Duration::from_micros(200);
+const SPIN_AFTER_WORK: Duration = Duration::from_micros(50);
+
+/// Between two looks at transfers that take longer.
 const POLL_PAUSE: Duration = Duration::from_micros(50);
 
 #[derive(Debug, thiserror::Error)]
@@ -80,6 +87,8 @@ pub struct PushReport {
     pub bytes: usize,
     /// From the moment the NIXL thread took it up.
     pub took: Duration,
+    /// When the NIXL thread knew that all is there and the peer was told.
+    pub ended: Instant,
 }
 
 /// What is to be written where.
@@ -97,9 +106,19 @@ pub struct PushRequest {
 }
 
 enum Command {
-    Connect { metadata: Vec<u8>, reply: oneshot::Sender<Result<String, NixlError>> },
-    Forget { peer: Arc<str> },
-    Push { request: PushRequest, reply: oneshot::Sender<Result<PushReport, PushError>> },
+    /// A push is to be expected.
+    Expect,
+    Connect {
+        metadata: Vec<u8>,
+        reply: oneshot::Sender<Result<String, NixlError>>,
+    },
+    Forget {
+        peer: Arc<str>,
+    },
+    Push {
+        request: PushRequest,
+        reply: oneshot::Sender<Result<PushReport, PushError>>,
+    },
 }
 
 /// Called on the NIXL thread with the sender's agent name and its message; must not block.
@@ -141,7 +160,15 @@ impl NixlAgent {
 
         let (commands, inbox) = channel();
         let awaited = Arc::new(AtomicUsize::new(0));
-        let driver = Driver { agent, inbox, jobs: VecDeque::new(), awaited: awaited.clone(), on_notification };
+        let driver = Driver {
+            agent,
+            inbox,
+            jobs: VecDeque::new(),
+            awaited: awaited.clone(),
+            // On one core, whoever has the push could not run meanwhile.
+            may_spin: thread::available_parallelism().is_ok_and(|cores| cores.get() > 1),
+            on_notification,
+        };
         thread::Builder::new().name("nixl".into()).spawn(move || driver.run()).map_err(AgentError::Thread)?;
         Ok(NixlAgent { name: name.into(), connection: connection.into(), commands, awaited })
     }
@@ -180,6 +207,12 @@ impl NixlAgent {
         let (reply, answer) = oneshot::channel();
         let sent = self.commands.send(Command::Push { request, reply }).is_ok();
         async move { if sent { answer.await.map_err(|_| PushError::AgentGone)? } else { Err(PushError::AgentGone) } }
+    }
+
+    /// Says that a push will follow in a moment.
+    pub fn expect_push(&self) {
+        // A thread that is gone says so to the push.
+        let _ = self.commands.send(Command::Expect);
     }
 
     /// While the guard lives, notifications are looked for often.
@@ -237,6 +270,7 @@ struct Driver {
     inbox: Receiver<Command>,
     jobs: VecDeque<Job>,
     awaited: Arc<AtomicUsize>,
+    may_spin: bool,
     on_notification: OnNotification,
 }
 
@@ -262,28 +296,37 @@ enum Progress {
 impl Driver {
     fn run(mut self) {
         let mut last_drain = Instant::now();
-        let mut quiet_polls = 0;
+        let mut spin_until = last_drain;
+        let mut moved = false;
         loop {
-            let pause = if self.jobs.is_empty() {
-                if self.awaited.load(Ordering::Relaxed) > 0 { DRAIN_AWAITED } else { DRAIN_IDLE }
-            } else if quiet_polls < EAGER_POLLS {
-                Duration::ZERO
+            let command = if moved || Instant::now() < spin_until {
+                self.inbox.try_recv().map_err(|error| error == TryRecvError::Disconnected)
             } else {
-                POLL_PAUSE
+                let pause = if !self.jobs.is_empty() {
+                    POLL_PAUSE
+                } else if self.awaited.load(Ordering::Relaxed) > 0 {
+                    DRAIN_AWAITED
+                } else {
+                    DRAIN_IDLE
+                };
+                self.inbox.recv_timeout(pause).map_err(|error| error == RecvTimeoutError::Disconnected)
             };
-            match self.inbox.recv_timeout(pause) {
+            match command {
                 Ok(command) => {
                     self.obey(command);
                     // Take what else has come, so that pushes of one request interleave from their first piece on.
                     while let Ok(command) = self.inbox.try_recv() {
                         self.obey(command);
                     }
-                    quiet_polls = 0;
+                    spin_until = self.spin_for(SPIN_EXPECTING);
                 }
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return,
+                Err(false) => std::hint::spin_loop(),
+                Err(true) => return,
             }
-            quiet_polls = if self.advance() { 0 } else { quiet_polls.saturating_add(1) };
+            moved = self.advance();
+            if moved {
+                spin_until = self.spin_for(if self.jobs.is_empty() { SPIN_AFTER_WORK } else { SPIN_EXPECTING });
+            }
             if last_drain.elapsed() >= DRAIN_AWAITED {
                 self.drain();
                 last_drain = Instant::now();
@@ -291,8 +334,14 @@ impl Driver {
         }
     }
 
+    fn spin_for(&self, time: Duration) -> Instant {
+        let now = Instant::now();
+        if self.may_spin { now + time } else { now }
+    }
+
     fn obey(&mut self, command: Command) {
         match command {
+            Command::Expect => {}
             Command::Connect { metadata, reply } => {
                 let mut known = self.agent.load_remote_md(&metadata);
                 if known.is_err() {
@@ -333,7 +382,8 @@ impl Driver {
             match job.step(&self.agent) {
                 Progress::Ended(result) => {
                     moved = true;
-                    let report = PushReport { bytes: job.request.source.len(), took: job.started.elapsed() };
+                    let ended = Instant::now();
+                    let report = PushReport { bytes: job.request.source.len(), took: ended - job.started, ended };
                     job.answer(result.map(|()| report));
                 }
                 Progress::Advanced => {

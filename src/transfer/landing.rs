@@ -206,6 +206,8 @@ impl Landing {
         let slot = Arc::new(LandingSlot { landing: self.clone(), generation, offset });
         book.pinned.insert(generation, Pinned { bytes, overdue: false });
         book.pinned_bytes += bytes;
+        drop(book);
+        self.agent.expect_push();
         let pin = Pin { slot: slot.clone() };
         Ok(Some((slot, pin)))
     }

@@ -78,6 +78,8 @@ pub struct WorkerFacts {
     /// As the worker says it; `model::tested` judges it.
     #[serde(default)]
     pub image_processor: Option<serde_json::Value>,
+    /// Whether it keeps responses, with the pictures of their requests as these came. Plugins that cannot tell say nothing.
+    pub keeps_responses: Option<bool>,
     pub engine: Engine,
     /// Where its lander runs; plugins that cannot tell say nothing.
     pub whereabouts: Option<Whereabouts>,

@@ -5,8 +5,11 @@
 //! - **Half-open**: one request at a time passes, as a probe. Its success closes the circuit, its failure opens it again.
 //!
 //! Failures are what says something about the worker and not about the request: no connection, one that broke before the
-//! answer began, no answer in time, 502, 503 and 504, a failed health check. A worker's 500 is not one of them: a request
+//! answer was whole, no answer in time, 502, 503 and 504, a failed health check. A worker's 500 is not one of them: a request
 //! that no worker can answer would take down the fleet, one circuit after another.
+//!
+//! A success is an answer that is whole. Since that may take minutes, a probe whose answer has begun closes the circuit
+//! on probation: should the next request fail, it opens again, and for longer.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
@@ -66,9 +69,19 @@ pub struct Circuit {
 
 #[derive(Debug, Clone, Copy)]
 enum State {
-    Closed { failures: u32 },
-    Open { until: Instant, wait: Duration },
-    HalfOpen { wait: Duration, probing: bool },
+    /// `wait`: for how long it will open.
+    Closed {
+        failures: u32,
+        wait: Duration,
+    },
+    Open {
+        until: Instant,
+        wait: Duration,
+    },
+    HalfOpen {
+        wait: Duration,
+        probing: bool,
+    },
 }
 
 /// Leave to send one request. It must be given back with its outcome ([`Circuit::end`]).
@@ -88,7 +101,16 @@ pub enum Outcome {
 
 impl Circuit {
     pub fn new(settings: CircuitSettings) -> Self {
-        Circuit { settings, state: Mutex::new(State::Closed { failures: 0 }) }
+        Circuit { settings, state: Mutex::new(Self::fresh(&settings)) }
+    }
+
+    fn fresh(settings: &CircuitSettings) -> State {
+        State::Closed { failures: 0, wait: settings.first_wait }
+    }
+
+    /// As new: what it guards is another.
+    pub fn reset(&self) {
+        *self.state() = Self::fresh(&self.settings);
     }
 
     pub fn phase(&self, now: Instant) -> Phase {
@@ -121,6 +143,19 @@ impl Circuit {
         Some(Pass { probe: true })
     }
 
+    /// The answer to a request that had a pass has begun. Gives the phase if this has changed it.
+    pub fn answering(&self, pass: &mut Pass) -> Option<Phase> {
+        // Only once, and without the lock for all but probes.
+        if !std::mem::take(&mut pass.probe) {
+            return None;
+        }
+        let mut state = self.state();
+        let State::HalfOpen { wait, .. } = *state else { return None };
+        let wait = (wait * 2).min(self.settings.longest_wait);
+        *state = State::Closed { failures: self.settings.failures.saturating_sub(1), wait };
+        Some(Phase::Closed)
+    }
+
     /// A request that had a pass is over. Gives the phase if this has changed it.
     ///
     /// Once the circuit is not closed, only its probe has a say: whatever else ends now was sent before.
@@ -128,7 +163,7 @@ impl Circuit {
         let mut state = self.state();
         match (*state, outcome) {
             (State::HalfOpen { .. }, Outcome::Success) if pass.probe => {
-                *state = State::Closed { failures: 0 };
+                *state = Self::fresh(&self.settings);
                 Some(Phase::Closed)
             }
             (State::HalfOpen { wait, .. }, Outcome::Failure) if pass.probe => {
@@ -141,19 +176,27 @@ impl Circuit {
                 None
             }
             (State::Closed { .. }, Outcome::Success) => {
-                *state = State::Closed { failures: 0 };
+                *state = Self::fresh(&self.settings);
                 None
             }
-            (State::Closed { failures }, Outcome::Failure) => self.failed(&mut state, failures, now),
+            (State::Closed { failures, wait }, Outcome::Failure) => self.failed(&mut state, failures, wait, now),
             _ => None,
         }
     }
 
-    /// A health check failed. Gives the phase if this has changed it.
-    pub fn check_failed(&self, now: Instant) -> Option<Phase> {
+    /// Something went well that had no pass.
+    pub fn succeed(&self) {
+        let mut state = self.state();
+        if matches!(*state, State::Closed { .. }) {
+            *state = Self::fresh(&self.settings);
+        }
+    }
+
+    /// Something failed that had no pass, such as a health check. Gives the phase if this has changed it.
+    pub fn fail(&self, now: Instant) -> Option<Phase> {
         let mut state = self.state();
         match *state {
-            State::Closed { failures } => self.failed(&mut state, failures, now),
+            State::Closed { failures, wait } => self.failed(&mut state, failures, wait, now),
             _ => None,
         }
     }
@@ -170,12 +213,11 @@ impl Circuit {
         }
     }
 
-    fn failed(&self, state: &mut State, failures: u32, now: Instant) -> Option<Phase> {
+    fn failed(&self, state: &mut State, failures: u32, wait: Duration, now: Instant) -> Option<Phase> {
         if failures + 1 < self.settings.failures {
-            *state = State::Closed { failures: failures + 1 };
+            *state = State::Closed { failures: failures + 1, wait };
             return None;
         }
-        let wait = self.settings.first_wait;
         *state = State::Open { until: now + wait, wait };
         Some(Phase::Open)
     }
@@ -211,7 +253,7 @@ mod tests {
         for outcome in [Outcome::Failure, Outcome::Failure, Outcome::Success, Outcome::Failure, Outcome::Unknown] {
             assert_eq!(circuit.end(pass, outcome, now), None);
         }
-        assert_eq!(circuit.check_failed(now), None);
+        assert_eq!(circuit.fail(now), None);
         assert_eq!(circuit.end(pass, Outcome::Failure, now), Some(Phase::Open));
         assert!(!circuit.lets_pass(now) && circuit.pass(now).is_none());
     }
@@ -235,6 +277,29 @@ mod tests {
     }
 
     #[test]
+    fn a_probe_whose_answer_breaks_off_opens_it_again_for_longer_and_a_whole_answer_makes_it_as_new() {
+        let mut now = Instant::now();
+        let circuit = opened(now);
+        for wait in [1, 2, 4, 5, 5] {
+            now += Duration::from_secs(wait);
+            let mut probe = circuit.pass(now).unwrap();
+            assert_eq!(circuit.answering(&mut probe), Some(Phase::Closed));
+            assert_eq!(circuit.answering(&mut probe), None, "said once");
+            assert_eq!(circuit.end(probe, Outcome::Failure, now), Some(Phase::Open), "{wait}");
+            assert!(circuit.pass(now + Duration::from_secs(wait) - Duration::from_millis(1)).is_none(), "{wait}");
+        }
+        now += Duration::from_secs(5);
+        let mut probe = circuit.pass(now).unwrap();
+        circuit.answering(&mut probe);
+        circuit.end(probe, Outcome::Success, now);
+        for _ in 0..2 {
+            assert_eq!(circuit.fail(now), None);
+        }
+        assert_eq!(circuit.fail(now), Some(Phase::Open));
+        assert!(circuit.pass(now + SETTINGS.first_wait).is_some());
+    }
+
+    #[test]
     fn a_probe_whose_client_leaves_makes_room_for_another() {
         let now = Instant::now();
         let circuit = opened(now);
@@ -250,7 +315,7 @@ mod tests {
         let circuit = Circuit::new(SETTINGS);
         let early = circuit.pass(now).unwrap();
         for _ in 0..3 {
-            circuit.check_failed(now);
+            circuit.fail(now);
         }
         assert_eq!(circuit.end(early, Outcome::Success, now), None);
         assert_eq!(circuit.phase(now), Phase::Open);
@@ -273,7 +338,7 @@ mod tests {
         /// Whatever happens, it neither stays shut for longer than the longest wait after the last event, nor lets more
         /// than one probe through.
         #[test]
-        fn it_always_recovers(events in proptest::collection::vec((0u8..5, 0u64..3000), 0..60)) {
+        fn it_always_recovers(events in proptest::collection::vec((0u8..6, 0u64..3000), 0..60)) {
             let circuit = Circuit::new(SETTINGS);
             let mut now = Instant::now();
             let mut passes: Vec<Pass> = Vec::new();
@@ -286,9 +351,12 @@ mod tests {
                         prop_assert_eq!(pass.is_some(), allowed);
                         passes.extend(pass);
                     }
-                    1 => drop(circuit.check_failed(now)),
+                    1 => drop(circuit.fail(now)),
+                    2 => for pass in &mut passes {
+                        circuit.answering(pass);
+                    },
                     _ => if let Some(pass) = passes.pop() {
-                        let outcome = [Outcome::Success, Outcome::Failure, Outcome::Unknown][usize::from(event) - 2];
+                        let outcome = [Outcome::Success, Outcome::Failure, Outcome::Unknown][usize::from(event) - 3];
                         circuit.end(pass, outcome, now);
                     },
                 }

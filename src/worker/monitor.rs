@@ -12,6 +12,7 @@ use super::{
     attach::{self, AttachError, Attached, Identity},
     belief::Belief,
     changes::Change,
+    circuit::Outcome,
     client::WorkerClient,
     probe::Probe,
     state::Worker,
@@ -28,6 +29,9 @@ const HEALTH_TIMEOUT: Duration = Duration::from_secs(5);
 const RETRY_SOON: Duration = Duration::from_secs(1);
 /// The same after what needs an operator (no plugin, a wrong key), who should not have to restart the gateway.
 const RETRY_LATE: Duration = Duration::from_secs(30);
+
+/// How long a push may take that shows that pushes land again. Shorter than a lease, which is not renewed meanwhile.
+const TRIAL_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Voids are gathered for as long as one call takes, up to this many.
 const VOID_BATCH: usize = 1024;
@@ -98,7 +102,7 @@ impl Monitor {
         let mut last_problem: Option<String> = None;
         'watch: loop {
             let healthy = self.probe().await;
-            observe::worker_healthy(&self.worker.label, healthy);
+            observe::worker_healthy(&self.worker.series, healthy);
             if self.worker.set_healthy(healthy) {
                 tracing::info!(worker = %self.worker.label, healthy, "worker health changed");
                 attach_after = Instant::now();
@@ -134,7 +138,10 @@ impl Monitor {
                     }
                 }
             }
-            observe::worker_attached(&self.worker.label, attachment.is_some());
+            observe::worker_attached(&self.worker.series, attachment.is_some());
+            if let (Some(held), Some(transfers)) = (&attachment, &self.settings.transfers) {
+                self.try_landing(held, &transfers.probe).await;
+            }
 
             let next = tokio::time::Instant::now() + self.settings.interval;
             loop {
@@ -149,8 +156,6 @@ impl Monitor {
         }
         if self.worker.left.is_cancelled() {
             self.outlast_requests(&mut attachment).await;
-            observe::worker_healthy(&self.worker.label, false);
-            observe::worker_attached(&self.worker.label, false);
         }
         if let Some(held) = attachment {
             self.worker.set_landing(None, None);
@@ -206,13 +211,14 @@ impl Monitor {
             };
         landing.set_inline_is_faster(measured.inline_is_faster());
         worker.set_models(facts.models.clone());
+        worker.set_keeps_responses(facts.keeps_responses.unwrap_or(true));
         worker.set_landing(Some(landing.clone()), Some(Belief::new(&facts.processor_cache)));
         let resize = tested::rule_of_worker(facts.image_processor.as_ref());
         worker.set_resize(resize.as_ref().ok().copied());
-        observe::worker_push_speed(&worker.label, measured.speed);
-        observe::worker_prefers_inline(&worker.label, measured.inline_is_faster());
+        observe::worker_push_speed(&worker.series, measured.speed);
+        observe::worker_prefers_inline(&worker.series, measured.inline_is_faster());
         for lane in Lane::ALL {
-            observe::worker_lane(&worker.label, lane.name(), measured.lane == Some(lane));
+            observe::worker_lane(&worker.series, lane.name(), measured.lane == Some(lane));
         }
         tracing::info!(
             worker = %worker.label,
@@ -268,6 +274,17 @@ impl Monitor {
         tracing::info!(worker = %worker.label, reason, "attachment over");
         worker.set_landing(None, None);
         None
+    }
+
+    /// Where pushes did not land: whether they do again.
+    async fn try_landing(&self, held: &Attachment, probe: &Probe) {
+        let Some(trial) = self.worker.landing_trial() else { return };
+        let lands = probe.lands(&self.worker, &self.settings.client, &held.landing, TRIAL_TIMEOUT).await;
+        if let Err(error) = &lands {
+            tracing::debug!(worker = %self.worker.label, %error, "pushes do not land yet");
+        }
+        let outcome = if lands.is_ok() { Outcome::Success } else { Outcome::Failure };
+        self.worker.landing_tried(trial, outcome);
     }
 
     async fn void(&self, attachment: &mut Option<Attachment>, first: u64) {

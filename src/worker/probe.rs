@@ -1,6 +1,6 @@
 //! What a connection is worth, measured on attach, when its set-up is to be paid anyway.
 //!
-//! Three WRITEs tell the lane and its speed. Over TCP, which NIXL does not handle better than a plain socket does, a
+//! Three WRITEs tell the lane and its speed, and one picture that the worker is to take in tells that what is pushed lands. Over TCP, which NIXL does not handle better than a plain socket does, a
 //! picture may be there sooner inside the request: so then one is sent both ways, three times each, as requests would send
 //! it, and whichever way was faster at its best is taken for as long as the worker stays attached.
 
@@ -20,7 +20,7 @@ use crate::{
     media::content::{Name, Scope},
     memory::{Arena, SLOT_ALIGNMENT_BYTES, Slot},
     transfer::{
-        Landing,
+        Landing, PushError,
         agent::PushRequest,
         lane::{Lane, SentOverTcp, Whereabouts},
     },
@@ -83,8 +83,8 @@ impl Probe {
         Some(Probe { first, picture, name })
     }
 
-    /// Measures a worker that has just granted `landing`; with `compare_ways`, over TCP, a push against the same pixels inside
-    /// a request.
+    /// Measures a worker that has just granted `landing`, and sees a picture land; with `compare_ways`, over TCP, a push
+    /// against the same pixels inside a request.
     pub async fn measure(
         &self,
         worker: &Worker,
@@ -107,8 +107,8 @@ impl Probe {
             over_tcp = over_tcp.min(sent_over_tcp().await.since(&before));
         }
         let lane = Lane::of(PICTURE_BYTES as u64, over_tcp, here);
-        let ways = match lane {
-            Lane::Tcp if compare_ways => self.ways(worker, client, landing).await?,
+        let ways = match (self.lands(worker, client, landing, TIMEOUT).await?, lane) {
+            (true, Lane::Tcp) if compare_ways => Some(self.ways(worker, client, landing).await?),
             _ => None,
         };
         Ok(Measured { lane: Some(lane), here, speed: per_second(PICTURE_BYTES, took), ways })
@@ -129,21 +129,33 @@ impl Probe {
         Ok(report.took)
     }
 
-    /// The picture both ways; `None` where the worker's plugin does not know the call.
-    async fn ways(
+    /// Pushes the picture and has the worker take it in, as it would take a request's; an error if that is not done within
+    /// `timeout`. Whether it could be seen: older plugins do not know the call, and a grant may be too small.
+    pub async fn lands(
         &self,
         worker: &Worker,
         client: &WorkerClient,
         landing: &Arc<Landing>,
-    ) -> Result<Option<Ways>, AttachError> {
+        timeout: Duration,
+    ) -> Result<bool, AttachError> {
+        if landing.grant().bytes < PICTURE_BYTES as u64 {
+            return Ok(false);
+        }
+        match tokio::time::timeout(timeout, self.push(worker, client, landing, timeout)).await {
+            Ok(Ok(())) => Ok(true),
+            Ok(Err(AttachError::NoPlugin)) => Ok(false),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(AttachError::Transfer(PushError::Deadline)),
+        }
+    }
+
+    /// The picture both ways.
+    async fn ways(&self, worker: &Worker, client: &WorkerClient, landing: &Arc<Landing>) -> Result<Ways, AttachError> {
         let (mut pushed, mut inline) = (Duration::MAX, Duration::MAX);
         for _ in 0..ROUNDS {
             let start = Instant::now();
-            match self.push(worker, client, landing).await {
-                Ok(()) => pushed = pushed.min(start.elapsed()),
-                Err(AttachError::NoPlugin) => return Ok(None),
-                Err(error) => return Err(error),
-            }
+            self.push(worker, client, landing, TIMEOUT).await?;
+            pushed = pushed.min(start.elapsed());
             let start = Instant::now();
             let pixels =
                 base64_simd::STANDARD.encode_to_string([self.name.ppm_header().as_bytes(), &self.picture].concat());
@@ -151,21 +163,26 @@ impl Probe {
             self.ask(worker, client, landing, &url).await?;
             inline = inline.min(start.elapsed());
         }
-        Ok(Some(Ways { pushed: per_second(PICTURE_BYTES, pushed), inline: per_second(PICTURE_BYTES, inline) }))
+        Ok(Ways { pushed: per_second(PICTURE_BYTES, pushed), inline: per_second(PICTURE_BYTES, inline) })
     }
 
-    async fn push(&self, worker: &Worker, client: &WorkerClient, landing: &Arc<Landing>) -> Result<(), AttachError> {
-        let deadline = tokio::time::Instant::now() + TIMEOUT;
-        let claimed = landing.claim(PICTURE_BYTES as u64, 1, deadline).await;
+    async fn push(
+        &self,
+        worker: &Worker,
+        client: &WorkerClient,
+        landing: &Arc<Landing>,
+        timeout: Duration,
+    ) -> Result<(), AttachError> {
+        let claimed = landing.claim(PICTURE_BYTES as u64, 1, tokio::time::Instant::now() + timeout).await;
         let (slot, pin) = claimed.map_err(|error| AttachError::Protocol(error.to_string()))?;
-        let wait_ms = u32::try_from(TIMEOUT.as_millis()).unwrap_or(u32::MAX);
+        let wait_ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
         let descriptor = slot.descriptor(&self.name, 1, wait_ms);
         let request = PushRequest {
             source: self.picture.clone(),
             peer: landing.grant().peer.clone(),
             address: slot.address(),
             note: descriptor.landed_note(),
-            deadline: Instant::now() + TIMEOUT,
+            deadline: Instant::now() + timeout,
             hold: Box::new(pin),
         };
         let push = landing.agent().push(request);

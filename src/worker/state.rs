@@ -3,9 +3,9 @@
 use std::{
     sync::{
         Arc, Weak,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -19,7 +19,11 @@ use super::{
     circuit::{Circuit, CircuitSettings, Outcome, Pass, Phase},
     load::Load,
 };
-use crate::{media::resize::SmartResize, observe, transfer::Landing};
+use crate::{
+    media::resize::SmartResize,
+    observe::{self, Series},
+    transfer::Landing,
+};
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum WorkerUrlError {
@@ -45,6 +49,11 @@ impl Default for WorkerSettings {
     }
 }
 
+/// Of the landing. Few failures are enough: meanwhile pixels go inside the requests, and it is the monitor that tries whether
+/// pushes land again, and no request.
+const LANDING_CIRCUIT: CircuitSettings =
+    CircuitSettings { failures: 3, first_wait: Duration::from_secs(1), longest_wait: Duration::from_secs(10) };
+
 /// Names a worker for as long as the gateway runs: counted from 0, and never given again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkerId(pub u32);
@@ -69,12 +78,20 @@ pub struct Worker {
     base: Url,
     /// `host:port`, for logs and metrics; never told to clients.
     pub label: String,
+    /// Its metrics.
+    pub series: Series,
     /// A hash of its URL: what it is known by to all gateways that were given the same.
     pub name_hash: u64,
     healthy: AtomicBool,
     was_healthy: AtomicBool,
     draining: AtomicBool,
     circuit: Circuit,
+    landing_circuit: Circuit,
+    /// Health checks that have failed in a row, and how many of them show that it hangs.
+    failed_checks: AtomicU32,
+    hangs_after: u32,
+    /// Woken when it hangs.
+    hanging: Notify,
     in_flight: AtomicUsize,
     max_in_flight: usize,
     /// Woken when the last request has left.
@@ -85,6 +102,7 @@ pub struct Worker {
     belief: ArcSwapOption<Belief>,
     resize: ArcSwapOption<SmartResize>,
     models: ArcSwap<Vec<String>>,
+    keeps_responses: AtomicBool,
     incarnation: ArcSwapOption<String>,
     changes: Arc<Changes>,
     /// Itself, for what is announced.
@@ -122,11 +140,16 @@ impl Worker {
             id,
             name_hash: twox_hash::XxHash3_64::oneshot(base.as_str().as_bytes()),
             base,
+            series: Series::new("worker", label.clone()),
             label,
             healthy: AtomicBool::new(false),
             was_healthy: AtomicBool::new(false),
             draining: AtomicBool::new(false),
             circuit: Circuit::new(settings.circuit),
+            landing_circuit: Circuit::new(LANDING_CIRCUIT),
+            failed_checks: AtomicU32::new(0),
+            hangs_after: settings.circuit.failures,
+            hanging: Notify::new(),
             in_flight: AtomicUsize::new(0),
             max_in_flight: settings.max_requests,
             idle: Notify::new(),
@@ -135,6 +158,7 @@ impl Worker {
             belief: ArcSwapOption::empty(),
             resize: ArcSwapOption::empty(),
             models: ArcSwap::default(),
+            keeps_responses: AtomicBool::new(true),
             incarnation: ArcSwapOption::empty(),
             changes,
             me: me.clone(),
@@ -178,9 +202,14 @@ impl Worker {
     /// A health check has ended. Whether this changes anything.
     pub fn set_healthy(&self, healthy: bool) -> bool {
         let changed = self.healthy.swap(healthy, Ordering::Relaxed) != healthy;
+        if healthy {
+            self.failed_checks.store(0, Ordering::Relaxed);
+        } else if self.failed_checks.fetch_add(1, Ordering::Relaxed) + 1 >= self.hangs_after {
+            self.hanging.notify_waiters();
+        }
         if !healthy {
             self.set_resize(None);
-            self.circuit_changed(self.circuit.check_failed(Instant::now()));
+            self.circuit_changed(self.circuit.fail(Instant::now()));
         } else if changed {
             self.circuit_changed(self.circuit.came_back());
             // Without the plugin nothing tells a worker that was restarted from one that was out of reach.
@@ -189,6 +218,19 @@ impl Worker {
             }
         }
         changed
+    }
+
+    /// Waits until so many health checks have failed in a row as open its circuit. What waits for an answer of its then waits in
+    /// vain, and keeps its pictures in the arena.
+    pub async fn hangs(&self) {
+        loop {
+            // Registered before the look, so that the check in between is not missed.
+            let hanging = self.hanging.notified();
+            if self.failed_checks.load(Ordering::Relaxed) >= self.hangs_after {
+                return;
+            }
+            hanging.await;
+        }
     }
 
     /// No connection to it can be made: it is not healthy until a check says so.
@@ -250,6 +292,35 @@ impl Worker {
         self.landing.load_full().filter(|landing| !landing.is_closed())
     }
 
+    /// What its landing is doing: open, nothing is pushed, and pixels go inside the requests.
+    pub fn landing_circuit(&self) -> Phase {
+        self.landing_circuit.phase(Instant::now())
+    }
+
+    /// A request whose pictures were pushed was answered.
+    pub fn landed(&self) {
+        self.landing_circuit.succeed();
+    }
+
+    /// A push into this landing was not there in time, or the worker did not get to see it in time.
+    pub fn did_not_land(&self, landing: &Arc<Landing>) {
+        // Of an earlier attachment it says nothing about this one.
+        if self.landing.load().as_ref().is_some_and(|current| Arc::ptr_eq(current, landing)) {
+            self.landing_circuit_changed(self.landing_circuit.fail(Instant::now()));
+        }
+    }
+
+    /// Leave to try whether pushes land again, if it is time.
+    pub fn landing_trial(&self) -> Option<Pass> {
+        let now = Instant::now();
+        (self.landing_circuit.phase(now) != Phase::Closed).then(|| self.landing_circuit.pass(now)).flatten()
+    }
+
+    /// The outcome of a trial.
+    pub fn landing_tried(&self, trial: Pass, outcome: Outcome) {
+        self.landing_circuit_changed(self.landing_circuit.end(trial, outcome, Instant::now()));
+    }
+
     /// What an attached worker is believed to hold processed.
     pub fn belief(&self) -> Option<Arc<Belief>> {
         self.belief.load_full()
@@ -261,6 +332,8 @@ impl Worker {
             self.set_incarnation(&landing.grant().worker);
         }
         self.belief.store(belief.map(Arc::new));
+        // Attaching has shown that pushes land.
+        self.landing_circuit.reset();
         if let Some(old) = self.landing.swap(landing) {
             old.close();
         }
@@ -291,6 +364,16 @@ impl Worker {
         self.models.store(Arc::new(models));
     }
 
+    /// Whether it may keep responses: what it was shown for one, it is to show again when that is gone on from.
+    pub fn keeps_responses(&self) -> bool {
+        self.keeps_responses.load(Ordering::Relaxed)
+    }
+
+    /// What was learnt when it was attached.
+    pub fn set_keeps_responses(&self, keeps: bool) {
+        self.keeps_responses.store(keeps, Ordering::Relaxed);
+    }
+
     fn announce(&self, change: fn(Arc<Worker>) -> Change) {
         if let Some(me) = self.me.upgrade() {
             self.changes.announce(&change(me));
@@ -301,11 +384,25 @@ impl Worker {
         let Some(phase) = phase else { return };
         match phase {
             Phase::Open => {
-                observe::circuit_opened(&self.label);
+                observe::circuit_opened(&self.series);
                 tracing::warn!(worker = %self.label, "circuit opened: the worker gets no requests for a while");
             }
             Phase::HalfOpen => tracing::info!(worker = %self.label, "circuit half-open: one request is tried"),
             Phase::Closed => tracing::info!(worker = %self.label, "circuit closed: the worker answers again"),
+        }
+    }
+
+    fn landing_circuit_changed(&self, phase: Option<Phase>) {
+        match phase {
+            Some(Phase::Open) => {
+                observe::landing_circuit_opened(&self.series);
+                tracing::warn!(
+                    worker = %self.label,
+                    "landing circuit opened: pushes do not land in time, pixels go inside the requests for a while"
+                );
+            }
+            Some(Phase::Closed) => tracing::info!(worker = %self.label, "landing circuit closed: pushes land again"),
+            Some(Phase::HalfOpen) | None => {}
         }
     }
 }
@@ -328,7 +425,22 @@ impl InFlight {
         }
     }
 
-    /// If there is no outcome by then, that is a failure of the worker's. `None`: whoever leaves, leaves for reasons of
+    /// The head of an answer is there, and says this. If it is not bad, the outcome is that of the rest.
+    pub fn head(&mut self, outcome: Outcome) {
+        self.answer_by = None;
+        if outcome == Outcome::Failure {
+            self.ended(outcome);
+        }
+    }
+
+    /// Some of the answer's body is there.
+    pub fn answering(&mut self) {
+        if let Some(pass) = &mut self.pass {
+            self.worker.circuit_changed(self.worker.circuit.answering(pass));
+        }
+    }
+
+    /// If there is no head of an answer by then, that is a failure of the worker's. `None`: whoever leaves, leaves for reasons of
     /// their own.
     pub fn must_answer_by(&mut self, deadline: Option<tokio::time::Instant>) {
         self.answer_by = deadline;

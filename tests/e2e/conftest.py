@@ -17,7 +17,10 @@ def pytest_configure(config):
 
 @pytest.fixture(scope="session")
 def vllm_process():
-    worker = Vllm(flags=("--mm-processor-kwargs", '{"size": {"shortest_edge": 65536, "longest_edge": 1048576}}'))
+    worker = Vllm(
+        flags=("--mm-processor-kwargs", '{"size": {"shortest_edge": 65536, "longest_edge": 1048576}}'),
+        env={"VLLM_ENABLE_RESPONSES_API_STORE": "1"},
+    )
     yield worker
     worker.stop()
 

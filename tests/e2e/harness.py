@@ -1,7 +1,6 @@
 """Starts and stops the real programs of the end-to-end tests: vLLM, the gateway, and a web server with pictures."""
 
 import contextlib
-import ctypes
 import dataclasses
 import http.server
 import json
@@ -9,8 +8,6 @@ import os
 import pathlib
 import re
 import signal
-import socket
-import subprocess
 import sys
 import threading
 import time
@@ -18,23 +15,14 @@ from collections import Counter
 
 import httpx
 
-REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
-LOGS = REPOSITORY / ".cache/logs"
-GATEWAY = pathlib.Path(os.environ.get("MEDIAGATE_BINARY", REPOSITORY / "target/release/mediagate"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+
+import programs
+from programs import GATEWAY, LOGS, REPOSITORY, free_port, nixl_lib_dir
+
+__all__ = ["GATEWAY", "LOGS", "MODEL", "REPOSITORY", "free_port", "nixl_lib_dir"]
+
 MODEL = "tiny-vlm"
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
-def nixl_lib_dir() -> pathlib.Path:
-    """Where the Python package keeps libnixl_capi.so."""
-    import nixl_cu12
-
-    return pathlib.Path(nixl_cu12.__file__).parents[1] / ".nixl_cu12.mesonpy.libs"
 
 
 # pytest's, if it runs us: what it captures, nobody sees before a test has failed.
@@ -47,32 +35,15 @@ def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def _end_with_parent() -> None:
-    """In the child: a SIGTERM when the test process dies, even by SIGKILL."""
-    pr_set_pdeathsig = 1
-    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
-
-
 class Process:
     """A program, its descendants and its log file."""
 
     def __init__(self, name: str, command: list[str], env: dict[str, str] | None = None):
-        LOGS.mkdir(parents=True, exist_ok=True)
         self.name = name
         self.log = LOGS / f"e2e-{name}.log"
-        # Settings of whoever runs the tests must not change what is tested.
-        inherited = {key: value for key, value in os.environ.items() if not key.startswith(("MEDIAGATE_", "VLLM_"))}
-        with self.log.open("wb") as log:
-            self.popen = subprocess.Popen(
-                command,
-                cwd=REPOSITORY,
-                env=inherited | (env or {}),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                preexec_fn=_end_with_parent,
-            )
+        self.log.unlink(missing_ok=True)
+        env = programs.environment("MEDIAGATE_", "VLLM_") | (env or {})
+        self.popen = programs.start(command, self.log, env, dies_by=signal.SIGTERM, start_new_session=True)
 
     def alive(self) -> bool:
         return self.popen.poll() is None

@@ -50,9 +50,10 @@ def response_input(urls: list[str]) -> list[dict]:
 
 
 def respond(server, items: list[dict], **more):
-    request = {"model": MODEL, "input": items, "temperature": 0, "max_output_tokens": ANSWER_TOKENS}
+    # What is kept goes inline (test_stored_responses.py); this is pushed.
+    request = {"model": MODEL, "input": items, "temperature": 0, "max_output_tokens": ANSWER_TOKENS, "store": False}
     with openai_client(server) as client:
-        return client.responses.create(**request, extra_body={"ignore_eos": True}, **more)
+        return client.responses.create(**{**request, **more}, extra_body={"ignore_eos": True})
 
 
 def test_responses(vllm, gateway, two):
@@ -73,6 +74,7 @@ def test_responses_streamed(vllm, gateway, two):
             temperature=0,
             max_output_tokens=ANSWER_TOKENS,
             extra_body={"ignore_eos": True},
+            store=False,
             stream=True,
         )
         said = "".join(event.delta for event in stream if event.type == "response.output_text.delta")

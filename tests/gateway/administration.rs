@@ -53,6 +53,25 @@ async fn a_worker_that_is_added_serves_and_one_that_is_removed_ends_what_it_has(
 }
 
 #[tokio::test]
+async fn a_worker_that_has_left_leaves_no_metrics_behind() {
+    let (worker, other) = (FakeWorker::by_hand().await, FakeWorker::start().await);
+    let gateway = Gateway::passthrough(&worker.url(), &["--worker", &other.url()]).await;
+    gateway.log.wait_for_another("worker health changed", 1).await;
+    let label = format!("worker=\"{}\"", worker.address);
+    assert_eq!(gateway.metric("mediagate_worker_up", &label).await, 1.0);
+    answer(admin(&gateway, "POST", "/workers/1/drain")).await;
+    let asked = tokio::spawn(gateway.request(bodies::plain()).send());
+    let exchange = worker.next().await;
+    answer(admin(&gateway, "DELETE", "/workers/0")).await;
+    assert!(!gateway.metrics().await.contains(&label));
+    // Nor does the end of what was on it bring them back.
+    exchange.answer(worker::json("503 Service Unavailable", "{}")).await;
+    assert_eq!(asked.await.unwrap().unwrap().status(), 503);
+    assert!(!gateway.metrics().await.contains(&label));
+    assert_eq!(gateway.metric("mediagate_worker_up", "").await, 1.0);
+}
+
+#[tokio::test]
 async fn a_worker_that_is_drained_gets_nothing_new_until_it_is_wanted_again() {
     let (worker, other) = (FakeWorker::start().await, FakeWorker::start().await);
     let gateway = Gateway::passthrough(&worker.url(), &["--worker", &other.url()]).await;
@@ -89,6 +108,9 @@ async fn orders_that_make_no_sense_are_refused_with_a_code() {
         (admin(&gateway, "GET", "/workers/7"), 404, "worker_not_found"),
         (admin(&gateway, "POST", "/workers/7/drain"), 404, "worker_not_found"),
         (admin(&gateway, "PUT", "/workers"), 405, "method_not_allowed"),
+        // What a web site could have an operator's browser send without asking.
+        (admin(&gateway, "POST", "/workers/0/drain").header("origin", "https://evil.example"), 403, "from_web_page"),
+        (admin(&gateway, "POST", "/reload").header("origin", "null"), 403, "from_web_page"),
     ] {
         let (got, answer) = answer(request).await;
         assert_eq!((got, answer["error"]["code"].as_str()), (status, Some(code)), "{answer}");
@@ -128,6 +150,43 @@ async fn on_sighup_lists_and_keys_are_read_again_and_a_mistake_changes_nothing()
 }
 
 #[tokio::test]
+async fn files_that_are_watched_are_read_again_when_they_change_as_kubernetes_changes_them() {
+    let (first, second) = (FakeWorker::start().await, FakeWorker::start().await);
+    let dir = tempfile::tempdir().unwrap();
+    // As a ConfigMap is mounted: files are links through a folder that is a link.
+    let publish = |version: &str, worker: &str, key: &str| {
+        let folder = dir.path().join(version);
+        std::fs::create_dir(&folder).unwrap();
+        std::fs::write(folder.join("workers"), worker).unwrap();
+        std::fs::write(folder.join("keys"), key).unwrap();
+        std::os::unix::fs::symlink(version, dir.path().join("..data_tmp")).unwrap();
+        std::fs::rename(dir.path().join("..data_tmp"), dir.path().join("..data")).unwrap();
+    };
+    publish("..1", &first.url(), "first-key-1");
+    let path = |name: &str| {
+        let path = dir.path().join(name);
+        std::os::unix::fs::symlink(format!("..data/{name}"), &path).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (list, keys) = (path("workers"), path("keys"));
+    let flags = ["--workers-file", &list, "--api-key-file", &keys, "--watch-files-ms", "100"];
+    let gateway = Gateway::start(&flags, &[]).await.ready().await;
+    let ask = async |key: &str| answer(gateway.request(bodies::plain()).bearer_auth(key)).await.0;
+    assert_eq!((ask("first-key-1").await, ask("second-key-2").await), (200, 401));
+
+    publish("..2", &second.url(), "second-key-2");
+    gateway.log.wait_for("configuration read again").await;
+    eventually("the new worker", || async { ask("second-key-2").await == 200 }).await;
+    assert_eq!(ask("first-key-1").await, 401);
+    assert_eq!((first.seen().len(), second.seen().len()), (1, 1));
+
+    publish("..3", "nonsense", "third-key-3");
+    gateway.log.wait_for("everything stays as it is").await;
+    assert_eq!((ask("second-key-2").await, ask("third-key-3").await), (200, 401));
+    assert_eq!(gateway.metric("mediagate_reloads_total", "").await, 2.0, "once for each change");
+}
+
+#[tokio::test]
 async fn what_operators_reach_is_on_the_public_listener_only_where_asked_and_for_their_keys() {
     let worker = FakeWorker::start().await;
     let keys = tempfile::NamedTempFile::new().unwrap();
@@ -157,6 +216,7 @@ async fn the_status_page_shows_workers_errors_and_budgets_and_nobodys_markup() {
     assert_eq!(response.status(), 400);
     let page = admin(&gateway, "GET", "/").send().await.unwrap();
     assert!(page.headers()["content-type"].to_str().unwrap().starts_with("text/html"));
+    assert!(page.headers()["content-security-policy"].to_str().unwrap().starts_with("default-src 'none'"));
     let page = page.text().await.unwrap();
     for text in [&worker.address.to_string(), "frontend decoding", "the-broken-one", "bodies", "arena, small", "closed"]
     {

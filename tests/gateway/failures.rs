@@ -67,6 +67,39 @@ async fn a_worker_that_recovers_is_tried_with_one_request_and_taken_back() {
 }
 
 #[tokio::test]
+async fn a_worker_that_breaks_its_answers_off_is_left_alone_however_well_they_begin() {
+    let worker = FakeWorker::by_hand().await;
+    let gateway = Gateway::passthrough(&worker.url(), &["--circuit-failures", "3"]).await;
+    for number in 0..3 {
+        let asked = tokio::spawn(gateway.request(request(number)).send());
+        let mut exchange = worker.next().await;
+        exchange.write(format!("{SSE_HEAD}{}", chunk("data: 1\n\n"))).await;
+        let response = asked.await.unwrap().unwrap();
+        assert_eq!(response.status(), 200);
+        drop(exchange);
+        assert!(response.bytes().await.is_err(), "the client is told");
+    }
+    gateway.log.wait_for("circuit opened").await;
+    // One whose client leaves in the midst, or whose answers are whole, is not.
+    let worker = FakeWorker::by_hand().await;
+    let gateway = Gateway::passthrough(&worker.url(), &["--circuit-failures", "1"]).await;
+    for leave in [true, false, true] {
+        let asked = tokio::spawn(gateway.request(request(0)).send());
+        let mut exchange = worker.next().await;
+        exchange.write(format!("{SSE_HEAD}{}", chunk("data: 1\n\n"))).await;
+        let response = asked.await.unwrap().unwrap();
+        if leave {
+            drop(response);
+            exchange.closed().await;
+        } else {
+            exchange.answer(LAST_CHUNK).await;
+            assert_eq!(&response.bytes().await.unwrap()[..], b"data: 1\n\n");
+        }
+    }
+    assert_eq!(gateway.log.count("circuit opened"), 0);
+}
+
+#[tokio::test]
 async fn a_worker_that_says_it_cannot_now_is_not_the_last_one_asked() {
     let (busy, sound) = (
         FakeWorker::answering(|_| worker::json("503 Service Unavailable", r#"{"busy":1}"#)).await,

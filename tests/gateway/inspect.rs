@@ -47,11 +47,12 @@ async fn where_a_url_leads_and_why_it_is_refused_is_said() {
 
 #[tokio::test]
 async fn orientation_and_colours_are_told_and_the_pixels_can_be_looked_at() {
-    let dir = tempfile::tempdir().unwrap();
+    let parent = tempfile::tempdir().unwrap();
     let images = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/images");
     let (turned, cmyk) = (format!("{images}/exif_6.jpg"), format!("{images}/cmyk.jpg"));
     let avif = format!("{images}/rgba.avif");
-    let out = dir.path().to_str().unwrap();
+    let dir = parent.path().join("made/on/the/way");
+    let out = dir.to_str().unwrap();
     let text = run(words(&["--json", "--png-out", out, &turned, &cmyk, &avif])).await;
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(lines[0]["orientation"], 6);
@@ -59,7 +60,7 @@ async fn orientation_and_colours_are_told_and_the_pixels_can_be_looked_at() {
     assert!(lines[1]["conversion"].as_str().unwrap().contains("CMYK"));
     assert_eq!((&lines[2]["status"], &lines[2]["code"]), (&"ok".into(), &"not_decoded".into()));
     for (line, name) in lines.iter().zip(["1.png", "2.png"]) {
-        let path = dir.path().join(name);
+        let path = dir.join(name);
         assert_eq!(line["png"].as_str(), path.to_str());
         // The picture that was written is the picture that was hashed.
         let again = run(words(&["--json", path.to_str().unwrap()])).await;
@@ -67,5 +68,5 @@ async fn orientation_and_colours_are_told_and_the_pixels_can_be_looked_at() {
         assert_eq!(again["media_id"], line["media_id"]);
         assert_eq!(again["rgb_sha256"], line["rgb_sha256"]);
     }
-    assert!(!dir.path().join("3.png").exists());
+    assert!(!dir.join("3.png").exists());
 }

@@ -26,7 +26,10 @@ impl Scene {
         let worker = FakeWorker::landing_at(lander.address).await;
         let gateway = Gateway::with_nixl_at(&worker.url(), &[]).await;
         gateway.log.wait_for(" attached ").await;
-        Some(Scene { gateway, worker, _lander: lander })
+        let scene = Scene { gateway, worker, _lander: lander };
+        // That of the picture that is pushed on attach.
+        scene.nothing_is_left().await;
+        Some(scene)
     }
 
     /// Sends a request with one picture, under way.

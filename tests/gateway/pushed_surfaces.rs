@@ -15,6 +15,28 @@ fn seen(answer: &Value) -> Vec<Sight> {
 }
 
 #[tokio::test]
+async fn a_worker_that_keeps_responses_gets_pixels_that_it_can_keep() {
+    let Some(worker) = Standin::start(&["--keeps-responses"]).await else { return };
+    let gateway = Gateway::pushing(&worker, &[]).await;
+    let (file, pixels) = pictures::png(1, 40, 30);
+    let image = json!({"type": "input_image", "image_url": data_uri("image/png", &file), "detail": "auto"});
+    let ask = async |store: Value| {
+        let (status, answer) = gateway
+            .post("/v1/responses", json!({"input": [{"role": "user", "content": [image]}], "store": store}))
+            .await;
+        assert_eq!(status, 200, "{answer}");
+        let sight = seen(&answer).remove(0);
+        assert_eq!(sight.pixels, pixels);
+        sight.transfer
+    };
+    for store in [Value::Null, json!(true), json!("false")] {
+        assert_eq!(ask(store.clone()).await, "original", "{store}");
+    }
+    // What it was shown is in its cache, and may be named where nothing is kept.
+    assert_eq!(ask(json!(false)).await, "uuid");
+}
+
+#[tokio::test]
 async fn pixels_are_pushed_to_responses_and_messages_and_known_ones_are_named_where_a_uuid_has_a_place() {
     let Some(worker) = Standin::start(&[]).await else { return };
     let gateway = Gateway::pushing(&worker, &[]).await;

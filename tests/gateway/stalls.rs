@@ -70,6 +70,90 @@ async fn a_worker_that_hangs_pins_a_part_of_the_arena_and_the_others_get_on() {
 }
 
 #[tokio::test]
+async fn a_worker_that_takes_requests_and_lets_nothing_land_is_pushed_to_no_more_until_pushes_land_again() {
+    let Some(lander) = Standin::start(&["--cache-bytes", "0"]).await else { return };
+    let worker = FakeWorker::landing_at(lander.address).await;
+    let gateway = Gateway::with_nixl_at(&worker.url(), &[]).await;
+    gateway.log.wait_for(" attached ").await;
+    let ask = |seed| {
+        let uri = picture(seed, 40, 30).0;
+        tokio::spawn(gateway::answer(gateway.request(bodies::with_images([uri.as_str()]))))
+    };
+    let is_pushed =
+        |exchange: &worker::Exchange| String::from_utf8_lossy(&exchange.request.bytes).contains("mediagate://");
+    let late = worker::json("503 Service Unavailable", r#"{"error":{"message":"mediagate late: x"}}"#);
+    let circuit = "mediagate_worker_landing_circuit_open";
+    for seed in 0..3 {
+        assert_eq!(gateway.metric(circuit, "").await, 0.0);
+        let request = ask(seed);
+        let exchange = worker.next().await;
+        assert!(is_pushed(&exchange), "{seed}");
+        exchange.answer(&late).await;
+        worker.next().await.answer(worker::ok_json("{}")).await;
+        assert_eq!(request.await.unwrap().0, 200);
+    }
+    gateway.log.wait_for("landing circuit opened").await;
+    // Nobody waits for it any more, and it is the gateway that tries it, with no request.
+    let request = ask(3);
+    let exchange = worker.next().await;
+    assert!(!is_pushed(&exchange));
+    exchange.answer(worker::ok_json("{}")).await;
+    assert_eq!(request.await.unwrap().0, 200);
+    gateway.log.wait_for("landing circuit closed").await;
+    assert_eq!(gateway.metric("mediagate_landing_circuit_opened_total", "").await, 1.0);
+    assert_eq!(gateway.metric("mediagate_circuit_opened_total", "").await, 0.0, "its answers are as good as ever");
+    let request = ask(4);
+    let exchange = worker.next().await;
+    assert!(is_pushed(&exchange));
+    exchange.answer(worker::ok_json("{}")).await;
+    assert_eq!(request.await.unwrap().0, 200);
+    eventually("all slots to come back", || async { gateway.metric("mediagate_landing_open", "").await == 0.0 }).await;
+}
+
+#[tokio::test]
+async fn what_waits_for_a_worker_that_stands_still_is_answered_by_another_and_it_is_taken_back_when_it_goes_on() {
+    let flags = &["--cache-bytes", "0"];
+    let (Some(still), Some(other)) = (Standin::start(flags).await, Standin::start(flags).await) else { return };
+    let gateway = Gateway::with_nixl_and(
+        &still.url(),
+        &["--worker", &other.url(), "--circuit-failures", "1", "--media-max-pixels", "300000"],
+        &[],
+    )
+    .await;
+    gateway.log.wait_for_another(" attached ", 1).await;
+    for pid in [still.pid(), still.lander()] {
+        signal(pid, libc::SIGSTOP);
+    }
+    // Some of them wait for it, and keep their pictures; together they are more than the arena holds.
+    let pictures: Vec<_> = (0..40).map(|seed| picture(seed, 600, 400)).collect();
+    soon("all answers", futures_util::future::join_all(pictures.iter().map(|picture| send(&gateway, picture)))).await;
+    gateway.log.wait_for("the worker hangs, its request is withdrawn").await;
+    gateway.log.wait_for("circuit opened").await;
+    for picture in &pictures {
+        send(&gateway, picture).await;
+    }
+    for pid in [still.pid(), still.lander()] {
+        signal(pid, libc::SIGCONT);
+    }
+    let mut seeds = 100..;
+    eventually("pushes to both", || {
+        let fresh: Vec<_> = seeds.by_ref().take(10).map(|seed| picture(seed, 300, 200)).collect();
+        let gateway = &gateway;
+        async move {
+            let mut pushed = true;
+            for picture in &fresh {
+                pushed &= send(gateway, picture).await.transfer == "push";
+            }
+            pushed
+                && gateway.log.count("circuit closed") == 1
+                && gateway.metric("mediagate_worker_attached", "").await == 2.0
+        }
+    })
+    .await;
+    eventually("all slots to come back", || async { gateway.metric("mediagate_landing_open", "").await == 0.0 }).await;
+}
+
+#[tokio::test]
 async fn a_request_for_a_worker_without_room_goes_to_one_that_has_room() {
     let small = &["--cache-bytes", "0", "--landing-bytes", "1048576", "--grant-bytes", "1048576"];
     let (Some(lander), Some(roomy)) = (Standin::start(small).await, Standin::start(&["--cache-bytes", "0"]).await)

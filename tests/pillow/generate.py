@@ -21,6 +21,7 @@ FORMATS = {
     "WEBP": ["RGB", "RGBA"],
     "GIF": ["P", "L"],
     "BMP": ["1", "L", "P", "RGB", "RGBA"],
+    "DIB": ["1", "L", "P", "RGB", "RGBA"],
     "TIFF": ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "I;16", "F", "I"],
     "ICO": ["RGBA", "RGB", "P"],
     "PPM": ["1", "L", "RGB", "I"],

@@ -80,6 +80,7 @@ def main() -> None:
         "palette8.bmp": (more, {}),
         "rgba32.bmp": (rgba, {}),
         "bits.bmp": (grey.convert("1"), {}),
+        "palette8.dib": (more, {}),
         "rgb_raw.tif": (rgb, {}),
         "rgb_lzw.tif": (rgb, {"compression": "tiff_lzw"}),
         "rgb_deflate.tif": (rgb, {"compression": "tiff_adobe_deflate"}),

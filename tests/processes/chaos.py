@@ -44,12 +44,17 @@ PICTURES = 40
 
 
 class Picture:
-    def __init__(self, rng: np.random.Generator, height: int, width: int) -> None:
-        pixels = rng.integers(0, 256, (height, width, 3), dtype=np.uint8).tobytes()
+    """Noise; of bytes that are not below `least`."""
+
+    def __init__(self, rng: np.random.Generator, height: int, width: int, least: int = 0) -> None:
+        pixels = rng.integers(least, 256, (height, width, 3), dtype=np.uint8).tobytes()
         self.sha256 = hashlib.sha256(pixels).hexdigest()
         file = b"P6\n%d %d\n255\n" % (width, height) + pixels
         url = "data:image/x-portable-pixmap;base64," + base64.b64encode(file).decode()
         self.part = json.dumps({"type": "image_url", "image_url": {"url": url}})
+
+    def is_made_of(self, pixels: np.ndarray) -> bool:
+        return hashlib.sha256(pixels).hexdigest() == self.sha256
 
 
 def body(pictures: list[Picture]) -> str:

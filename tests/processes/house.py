@@ -1,12 +1,9 @@
 """Real processes for tests of what happens when they die or stand still: gateways, and stand-ins with landers."""
 
 import contextlib
-import ctypes
 import json
-import os
 import pathlib
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,26 +11,10 @@ from collections.abc import Sequence
 
 import httpx
 
-REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
-LOGS = REPOSITORY / ".cache/logs"
-BINARY = pathlib.Path(os.environ.get("MEDIAGATE_BINARY", REPOSITORY / "target/release/mediagate"))
-PR_SET_PDEATHSIG = 1
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
-def nixl_lib_dir() -> pathlib.Path:
-    import nixl_cu12
-
-    return pathlib.Path(nixl_cu12.__file__).parents[1] / ".nixl_cu12.mesonpy.libs"
-
-
-def _end_with_parent() -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+import programs
+from programs import GATEWAY, LOGS, REPOSITORY, free_port, nixl_lib_dir
 
 
 class Program:
@@ -44,21 +25,13 @@ class Program:
     ) -> None:
         self.name, self.url = name, url
         self._command = [*prefix, *command]
-        # Settings of whoever runs the tests must not change what is tested.
-        kept = {key: value for key, value in os.environ.items() if not key.startswith("MEDIAGATE_")}
-        self._env = kept | {"PYTHONPATH": str(REPOSITORY / "python")} | (env or {})
-        LOGS.mkdir(parents=True, exist_ok=True)
+        self._env = programs.environment("MEDIAGATE_") | {"PYTHONPATH": str(REPOSITORY / "python")} | (env or {})
         self.log = LOGS / f"processes-{name}.log"
-        self.log.write_text("")
-        self.stopped: set[int] = set()
+        self.log.unlink(missing_ok=True)
         self.start()
 
     def start(self) -> None:
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                self._command, env=self._env, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                cwd=REPOSITORY, preexec_fn=_end_with_parent,
-            )  # fmt: skip
+        self.process = programs.start(self._command, self.log, self._env)
 
     @property
     def pid(self) -> int:
@@ -114,7 +87,7 @@ class Gateway(Program):
         port, admin = free_port(), free_port()
         self.admin = f"http://{host}:{admin}"
         command = [
-            str(BINARY), "--listen", f"{host}:{port}", "--admin-listen", f"{host}:{admin}", "--frontend-decoding",
+            str(GATEWAY), "--listen", f"{host}:{port}", "--admin-listen", f"{host}:{admin}", "--frontend-decoding",
             "--nixl-lib-dir", str(nixl_lib_dir()), *(word for url in workers for word in ("--worker", url)), *flags,
         ]  # fmt: skip
         super().__init__(name, command, f"http://{host}:{port}", **how)

@@ -24,6 +24,7 @@ def main() -> None:
     parser.add_argument(
         "--image-processor", type=json.loads, metavar="JSON", help="the image processor it claims to run"
     )
+    parser.add_argument("--keeps-responses", action="store_true", help="claim to keep responses")
     parser.add_argument("--landing-bytes", type=int, default=defaults.landing_bytes, metavar="N")
     parser.add_argument("--grant-bytes", type=int, default=None, metavar="N", help="default: a quarter of the landing")
     parser.add_argument("--lease-seconds", type=float, default=defaults.lease_seconds, metavar="S")
@@ -39,7 +40,13 @@ def main() -> None:
         grace_seconds=args.grace_seconds,
     )
     options = Options(
-        args.model, not args.no_nixl, args.allow_http, args.cache_items, args.cache_bytes, args.image_processor
+        args.model,
+        not args.no_nixl,
+        args.allow_http,
+        args.cache_items,
+        args.cache_bytes,
+        args.image_processor,
+        args.keeps_responses,
     )
     host, _, port = args.listen.rpartition(":")
     logging.basicConfig(level=args.log_level.upper(), format="%(levelname)s %(message)s")

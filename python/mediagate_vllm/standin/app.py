@@ -45,6 +45,8 @@ class Options:
     cache_bytes: int
     image_processor: dict[str, Any] | None = None
     """What it claims of an image processor. It has none: what it sees are the pixels as they came."""
+    keeps_responses: bool = False
+    """Whether it claims to keep responses. It does not."""
 
 
 class Failure(Exception):
@@ -82,6 +84,7 @@ class Standin:
             "api_processes": 1,
             "processor_cache": {"kind": "lru", "bytes": self.options.cache_bytes},
             "image_processor": self.options.image_processor,
+            "keeps_responses": self.options.keeps_responses,
             "engine": {"name": "standin", "version": VERSION},
         }
 

@@ -1,4 +1,5 @@
-//! BMP, and the bitmaps inside ICO: 1, 4, 8, 16, 24 and 32 bits, bit fields of the usual shapes, run lengths.
+//! BMP with its file header and without (a DIB), and the bitmaps inside ICO: 1, 4, 8, 16, 24 and 32 bits, bit fields of
+//! the usual shapes, run lengths.
 //!
 //! As in the reference, 32-bit pixels have alpha only where bit fields say so, and a palette that is a ramp of greys is
 //! taken for no palette: the pixels are then greys (or, with two colours, single bits), whatever their depth.
@@ -6,7 +7,7 @@
 use super::bytes::Endian::Little;
 use super::orientation::Orientation;
 use super::raw::{Layout, Order, Rows, palette};
-use super::sniff::Format;
+use super::sniff::{Format, is_dib};
 use super::{DecodeError, Found, Plan as AnyPlan, Size};
 
 /// Rows of the picture as it is found, and palettes.
@@ -37,9 +38,12 @@ pub(super) struct Bitmap {
 }
 
 pub(super) fn probe(bytes: &[u8]) -> Result<Found, DecodeError> {
-    let truncated = DecodeError::Truncated(Format::Bmp);
-    let Some(offset) = Little.u32(bytes, 10) else { return Err(truncated) };
-    let bitmap = read(bytes, 14, offset as usize, Format::Bmp)?;
+    let bitmap = if is_dib(bytes) {
+        read(bytes, 0, 0, Format::Bmp)?
+    } else {
+        let offset = Little.u32(bytes, 10).ok_or(DecodeError::Truncated(Format::Bmp))?;
+        read(bytes, 14, offset as usize, Format::Bmp)?
+    };
     let run_lengths = bitmap.plan.run_lengths.is_some();
     // Runs are undone into indices first.
     let indices = if run_lengths { usize::try_from(bitmap.size.pixels()).unwrap_or(usize::MAX) } else { 0 };

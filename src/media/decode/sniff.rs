@@ -104,7 +104,7 @@ impl Format {
             _ if start(b"\x89PNG\r\n\x1a\n") => Self::Png,
             _ if start(b"RIFF") && at(8, b"WEBP") => Self::WebP,
             _ if start(b"GIF87a") || start(b"GIF89a") => Self::Gif,
-            _ if start(b"BM") => Self::Bmp,
+            _ if start(b"BM") || is_dib(bytes) => Self::Bmp,
             _ if is_tiff(bytes) => Self::Tiff,
             _ if start(b"\0\0\x01\0") => Self::Ico,
             // A TGA without an identification begins like a CUR of no pictures.
@@ -188,6 +188,11 @@ fn is_avif(bytes: &[u8]) -> bool {
         }
         _ => false,
     }
+}
+
+/// A bitmap without its file header (a DIB, as clipboards hold it) begins with the size of its own header.
+pub(super) fn is_dib(bytes: &[u8]) -> bool {
+    matches!(bytes, [12 | 40 | 52 | 56 | 64 | 108 | 124, 0, 0, 0, ..])
 }
 
 fn is_fli(bytes: &[u8]) -> bool {

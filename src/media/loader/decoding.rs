@@ -60,7 +60,7 @@ pub fn begin(
             let treatment = Treatment::of(&loader, resize.as_ref(), &file.probe);
             let scratch = loader.scratch.acquire(treatment.scratch_bytes()).await;
             let scratch = scratch.map_err(|error| MediaError::admission("decoding", &error))?;
-            let (found, flight, of_job) = (found.clone(), flight.clone(), loader.clone());
+            let (found, flight, encoded, of_job) = (found.clone(), flight.clone(), encoded.clone(), loader.clone());
             let job = move || {
                 let start = Instant::now();
                 let Found::File(file) = &*found else { return Err(MediaError::Lost) };

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use futures_util::{FutureExt, future::BoxFuture};
 
 use super::{
-    Flight, Joined, Keep, Loader, Reliance, SharedText, Urgency,
-    gate::Gate,
+    Flight, Joined, Keep, Loader, Reliance, Urgency,
+    gate::{Gate, Waiting},
     identify::{Origin, Wanted},
 };
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
         error::MediaError,
         fetch::{Fetched, Revalidated, Validators},
         picture::Content,
-        source::{HttpUrl, Source},
+        source::{HttpUrl, Source, SourceText},
     },
     observe,
 };
@@ -51,21 +51,32 @@ impl Found {
 }
 
 /// An image whose size is known, or that needs no file after all.
-pub enum Begun {
+pub enum Begun<F = Arc<FetchFlight>> {
     /// It is in the cache after all, or still.
     Named(Content, &'static str),
     File {
-        flight: Arc<FetchFlight>,
+        flight: F,
         followed: bool,
+        /// What it is reckoned at.
         bytes: usize,
     },
 }
 
-impl Begun {
+impl<F> Begun<F> {
     pub fn bytes(&self) -> usize {
         match self {
             Begun::Named(..) => 0,
             Begun::File { bytes, .. } => *bytes,
+        }
+    }
+}
+
+impl Begun {
+    /// For who is not admitted yet.
+    pub fn waiting(self) -> Begun<Waiting<SourceKey, Fetch>> {
+        match self {
+            Begun::Named(content, from) => Begun::Named(content, from),
+            Begun::File { flight, followed, bytes } => Begun::File { flight: Waiting::new(flight), followed, bytes },
         }
     }
 }
@@ -120,7 +131,8 @@ async fn size(loader: &Loader, flight: &FetchFlight) -> Result<Size, Arc<MediaEr
         // Which is what moves it.
         found = flight.result() => Ok(match &*found? {
             Found::Unchanged(content, keep) => Size::Unchanged(*content, *keep),
-            Found::File(file) => Size::File(file.bytes.len(), file.keep),
+            // What the head announced even if less has come: who has to ask again is told the same.
+            Found::File(file) => Size::File(flight.beside().announced_bytes().unwrap_or(file.bytes.len()), file.keep),
         }),
         announced = flight.beside().announced() => {
             Ok(Size::File(announced.bytes, loader.config.keep(&announced.freshness)))
@@ -160,10 +172,10 @@ pub fn fetch(
 }
 
 /// The file in a data: URI.
-async fn open(loader: &Loader, text: SharedText) -> Result<Found, MediaError> {
+async fn open(loader: &Loader, text: SourceText) -> Result<Found, MediaError> {
     let (max_bytes, limits) = (loader.config.fetch.max_bytes, loader.config.decode.clone());
     let work = move || {
-        let bytes = match Source::parse(text.as_str())? {
+        let bytes = match text.parse()? {
             Source::Data(uri) => uri.decode(max_bytes)?,
             Source::Http(_) => return Err(MediaError::Lost),
         };

@@ -12,13 +12,14 @@ use std::{
 use futures_util::{FutureExt, StreamExt, future::try_join_all, stream::FuturesUnordered};
 
 use super::{
-    Flight, Keep, LoadTimes, Loader, Patience, Reliance, SOURCE_HIT,
-    fetches::{Begun, FetchFlight, File, Found, begin, fetch},
+    Flight, Keep, LoadTimes, Loader, Patience, Reliance, SOURCE_HIT, Waiting,
+    fetches::{Begun, Fetch, FetchFlight, File, Found, begin, fetch},
+    gate::grown,
     identify::{Origin, Wanted},
 };
 use crate::{
     media::{
-        cache::Known,
+        cache::{Known, SourceKey},
         error::{LoadError, MediaError},
         fetch::Validators,
         picture::Content,
@@ -47,8 +48,8 @@ pub struct Got {
     pub flight: Arc<FetchFlight>,
     /// A [`Found::File`].
     pub found: Arc<Found>,
-    /// The admission to its bytes, if that is not with the flight.
-    pub encoded: Option<Arc<Admission>>,
+    /// The admission to its bytes, held as long as they are.
+    pub encoded: Arc<Admission>,
     pub times: LoadTimes,
 }
 
@@ -72,12 +73,15 @@ struct Missing {
 }
 
 /// A fetch that has begun.
-struct UnderWay {
+struct UnderWay<F = Arc<FetchFlight>> {
     place: usize,
-    begun: Begun,
+    begun: Begun<F>,
     /// So far.
     took: Duration,
 }
+
+/// The same for a request that is not admitted to its bytes.
+type Asked = UnderWay<Waiting<SourceKey, Fetch>>;
 
 /// What is known, and files for the rest.
 pub async fn gather(
@@ -143,7 +147,7 @@ async fn begin_first(
     missing: &mut VecDeque<Missing>,
     connections: usize,
     reliance: Reliance,
-) -> Result<Vec<UnderWay>, LoadError> {
+) -> Result<Vec<Asked>, LoadError> {
     let (mut first, mut later) = (Vec::with_capacity(connections), VecDeque::new());
     for image in missing.drain(..) {
         if first.len() < connections && matches!(wanted[image.place].origin, Origin::Url(_)) {
@@ -157,13 +161,13 @@ async fn begin_first(
         let start = Instant::now();
         let begun = begin(loader, &wanted[image.place], image.stale, reliance).await;
         let begun = begun.map_err(|error| LoadError::new(wanted[image.place].index, error))?;
-        Ok(UnderWay { place: image.place, begun, took: start.elapsed() })
+        Ok(UnderWay { place: image.place, begun: begun.waiting(), took: start.elapsed() })
     }))
     .await
 }
 
 /// What a request is admitted to: what it needs at most, but no more than its share where it cannot know.
-fn share_bytes(loader: &Loader, wanted: &[Wanted], begun: &[UnderWay], missing: &VecDeque<Missing>) -> usize {
+fn share_bytes(loader: &Loader, wanted: &[Wanted], begun: &[Asked], missing: &VecDeque<Missing>) -> usize {
     let (mut known, mut unknown) = (0, 0);
     for image in begun {
         if let Begun::File { bytes, .. } = image.begun {
@@ -195,7 +199,7 @@ enum Step {
     /// The size of an image is known.
     Begun(UnderWay, Admission),
     /// An image is there.
-    Done(usize, Have, Option<Admission>),
+    Done(usize, Have, Admission),
 }
 
 impl Work<'_> {
@@ -203,7 +207,7 @@ impl Work<'_> {
     /// its largest until its size is known.
     async fn fetch_all(
         self,
-        begun: Vec<UnderWay>,
+        begun: Vec<Asked>,
         mut missing: VecDeque<Missing>,
         mut share: Admission,
         have: &mut [Option<Have>],
@@ -213,7 +217,7 @@ impl Work<'_> {
             let bytes = image.begun.bytes();
             // The sum of them was admitted.
             let Some(encoded) = share.split(bytes) else { return Err(self.failed(image.place, MediaError::Lost)) };
-            running.push(self.finish(image, encoded).boxed());
+            running.push(self.go_on(image, encoded).boxed());
         }
         loop {
             while let Some(next) = missing.front()
@@ -223,17 +227,18 @@ impl Work<'_> {
                 running.push(self.start(next, encoded).boxed());
             }
             match running.next().await.transpose()? {
-                Some(Step::Begun(image, mut encoded)) => {
-                    if let Some(excess) = excess(&mut encoded, image.begun.bytes()) {
-                        share.merge(excess);
-                    }
+                Some(Step::Begun(image, encoded)) => {
+                    let bytes = image.begun.bytes();
+                    share.merge(encoded);
+                    // Larger only if it was asked for again and is another one by now.
+                    let Some(encoded) = share.split(bytes) else {
+                        return Err(self.failed(image.place, MediaError::from(grown())));
+                    };
                     running.push(self.finish(image, encoded).boxed());
                 }
                 Some(Step::Done(place, found, excess)) => {
                     have[place] = Some(found);
-                    if let Some(excess) = excess {
-                        share.merge(excess);
-                    }
+                    share.merge(excess);
                 }
                 None => match missing.front() {
                     None => return Ok(()),
@@ -246,6 +251,26 @@ impl Work<'_> {
         }
     }
 
+    /// From the admission to the file, for what was asked for before. Who follows a fetch that others have ended meanwhile
+    /// starts again: most often it finds what came of it in the cache.
+    async fn go_on(self, image: Asked, encoded: Admission) -> Result<Step, LoadError> {
+        let UnderWay { place, begun, took } = image;
+        let begun = match begun {
+            Begun::Named(content, from) => Begun::Named(content, from),
+            Begun::File { flight, followed, bytes } => match flight.admitted(bytes) {
+                Some(flight) => Begun::File { flight, followed, bytes },
+                None => {
+                    let stale = match self.loader.known(&self.wanted[place].key, Instant::now()) {
+                        Some(Known::Stale(content, validators)) => Some((content, validators)),
+                        _ => None,
+                    };
+                    return self.start(Missing { place, stale, most_bytes: bytes }, encoded).await;
+                }
+            },
+        };
+        self.finish(UnderWay { place, begun, took }, encoded).await
+    }
+
     /// From nothing to the size.
     async fn start(self, image: Missing, encoded: Admission) -> Result<Step, LoadError> {
         let start = Instant::now();
@@ -255,74 +280,42 @@ impl Work<'_> {
     }
 
     /// From the size to the file.
-    async fn finish(self, image: UnderWay, encoded: Admission) -> Result<Step, LoadError> {
+    async fn finish(self, image: UnderWay, mut encoded: Admission) -> Result<Step, LoadError> {
         let UnderWay { place, begun, took } = image;
         let start = Instant::now();
-        let (flight, followed) = match begun {
+        let (mut flight, followed) = match begun {
             Begun::Named(content, from) => {
                 let times = LoadTimes { fetch: took, admission: self.admission, decode: Duration::ZERO };
-                return Ok(Step::Done(place, Have::Named { content, from, times }, Some(encoded)));
+                return Ok(Step::Done(place, Have::Named { content, from, times }, encoded));
             }
             Begun::File { flight, followed, .. } => (flight, followed),
         };
-        let held = Held::open(flight, encoded);
-        let mut got = held.read().await.map_err(|error| self.failed(place, error))?;
-        if followed && got.0.keep() == Keep::No {
+        let mut found = self.read(place, &flight, &encoded).await?;
+        if followed && found.keep() == Keep::No {
             // Meant for whoever asked, which a redirect told and not the head. Ask for ourselves.
-            let Some(encoded) = got.1.release() else { return Err(self.failed(place, MediaError::Lost)) };
-            let flight = Flight::alone(|gate| fetch(self.loader, &self.wanted[place], None, gate));
-            got = Held::open(flight, encoded).read().await.map_err(|error| self.failed(place, error))?;
+            flight = Flight::alone(|gate| fetch(self.loader, &self.wanted[place], None, gate));
+            found = self.read(place, &flight, &encoded).await?;
         }
-        let (found, mut held) = got;
         let bytes = match &*found {
             Found::File(file) => file.bytes.len(),
             Found::Unchanged(..) => return Err(self.failed(place, MediaError::Lost)),
         };
-        let excess = held.excess(bytes);
+        let excess_bytes = encoded.bytes().checked_sub(bytes);
+        let excess = excess_bytes.and_then(|bytes| encoded.split(bytes));
+        // No gate lets more through than it was opened with.
+        let Some(excess) = excess else { return Err(self.failed(place, MediaError::from(grown()))) };
         let times = LoadTimes { fetch: took + start.elapsed(), admission: self.admission, decode: Duration::ZERO };
-        let Held { flight, encoded } = held;
-        let got = Got { flight, found, encoded: encoded.map(Arc::new), times };
+        let got = Got { flight, found, encoded: Arc::new(encoded), times };
         Ok(Step::Done(place, Have::File(got), excess))
+    }
+
+    /// Waits for a file, within what the request is admitted to.
+    async fn read(self, place: usize, flight: &Arc<FetchFlight>, encoded: &Admission) -> Result<Arc<Found>, LoadError> {
+        flight.beside().open(encoded.bytes());
+        flight.result().await.map_err(|error| self.failed(place, error))
     }
 
     fn failed(self, place: usize, error: impl Into<Arc<MediaError>>) -> LoadError {
         LoadError::new(self.wanted[place].index, error)
     }
-}
-
-/// A fetch, and the bytes that a request was admitted to for it.
-struct Held {
-    flight: Arc<FetchFlight>,
-    /// `None` if they are with the fetch, as what its gate was opened with.
-    encoded: Option<Admission>,
-}
-
-impl Held {
-    /// Opens the gate, if no other request has.
-    fn open(flight: Arc<FetchFlight>, encoded: Admission) -> Self {
-        let encoded = flight.beside().open(encoded);
-        Held { flight, encoded }
-    }
-
-    async fn read(self) -> Result<(Arc<Found>, Self), Arc<MediaError>> {
-        let found = self.flight.result().await?;
-        Ok((found, self))
-    }
-
-    /// What is held beyond `bytes`.
-    fn excess(&mut self, bytes: usize) -> Option<Admission> {
-        match &mut self.encoded {
-            Some(encoded) => excess(encoded, bytes),
-            None => self.flight.beside().excess(bytes),
-        }
-    }
-
-    /// All that is held.
-    fn release(mut self) -> Option<Admission> {
-        self.excess(0)
-    }
-}
-
-fn excess(encoded: &mut Admission, bytes: usize) -> Option<Admission> {
-    encoded.split(encoded.bytes().checked_sub(bytes)?)
 }

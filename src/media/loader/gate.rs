@@ -1,25 +1,34 @@
 //! What a fetch waits for between the head of the response and its body: one who was admitted to the bytes.
 //!
-//! All who wait for a fetch learn what the head announces, are admitted to it for themselves, and open the gate. It is enough
-//! that one of them does: so nobody who was admitted waits for one who was not. What he was admitted to stays with the
-//! fetch, and so is held as long as its bytes are.
+//! All who wait for a fetch learn what the head announces, and each is admitted to all of it for itself and opens the gate.
+//! It is enough that one of them does: so nobody who was admitted waits for one who was not.
+//!
+//! The bytes that come through an open gate belong to those who were admitted to them: each holds its own admission for as
+//! long as it holds the flight. Who was not admitted yet, and is only [`Waiting`], keeps the flight alive no longer than its
+//! gate is closed. Otherwise it would hold bytes, or the admission of somebody who is done with them, while it waits for
+//! more of the same. When its turn comes it shares the flight if an admitted one still has it, else it finds what came of
+//! it in the cache, else it asks again.
 
-use std::{io, sync::Arc};
+use std::{
+    hash::Hash,
+    io,
+    sync::{Arc, Weak},
+};
 
 use futures_util::{FutureExt, future::BoxFuture};
 use tokio::sync::Notify;
 
+use super::Flight;
 use crate::{
     media::fetch::{self, Announced, FetchError, Freshness},
-    memory::Admission,
     sync::Mutex,
 };
 
 /// The gate of one fetch. Cheap to clone.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct Gate(Arc<Inner>);
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Inner {
     state: Mutex<State>,
     /// A head has come.
@@ -27,10 +36,50 @@ struct Inner {
     opened: Notify,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct State {
     announced: Option<Announced>,
-    open: Option<Admission>,
+    /// To how many bytes the one who opened it was admitted.
+    open_bytes: Option<usize>,
+    /// What those who wait share, as long as there are any and it is closed.
+    hold: Weak<Hold>,
+}
+
+/// A flight that is kept by those who wait for its gate.
+struct Hold(Mutex<Option<Arc<dyn Send + Sync>>>);
+
+/// A flight as one knows it who was not admitted to its bytes: kept until the gate opens, and then only seen.
+pub struct Waiting<K: Eq + Hash, V: Clone> {
+    flight: Weak<Flight<K, V, Gate>>,
+    /// `None` if the gate was open before.
+    _hold: Option<Arc<Hold>>,
+}
+
+impl<K, V> Waiting<K, V>
+where
+    K: Eq + Hash + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+{
+    pub fn new(flight: Arc<Flight<K, V, Gate>>) -> Self {
+        let mut state = flight.beside().0.state.lock();
+        let hold = state.open_bytes.is_none().then(|| {
+            state.hold.upgrade().unwrap_or_else(|| {
+                let hold = Arc::new(Hold(Mutex::new(Some(flight.clone()))));
+                state.hold = Arc::downgrade(&hold);
+                hold
+            })
+        });
+        drop(state);
+        Waiting { flight: Arc::downgrade(&flight), _hold: hold }
+    }
+
+    /// The flight, with its gate open, for who was admitted to `bytes` of it and holds them as long as the flight. `None` if
+    /// others had it and have let go of it.
+    pub fn admitted(self, bytes: usize) -> Option<Arc<Flight<K, V, Gate>>> {
+        let flight = self.flight.upgrade()?;
+        flight.beside().open(bytes);
+        Some(flight)
+    }
 }
 
 impl Gate {
@@ -45,23 +94,24 @@ impl Gate {
         }
     }
 
-    /// Lets the fetch go on. Gives the admission back if another did before.
-    pub fn open(&self, admission: Admission) -> Option<Admission> {
+    /// Lets the fetch go on, for one who was admitted to `bytes` and holds the flight.
+    pub fn open(&self, bytes: usize) {
         let mut state = self.0.state.lock();
-        if state.open.is_some() {
-            return Some(admission);
+        if state.open_bytes.is_some() {
+            return;
         }
-        state.open = Some(admission);
+        state.open_bytes = Some(bytes);
+        let hold = state.hold.upgrade();
         drop(state);
+        // Out of the lock before anything is dropped.
+        let held = hold.and_then(|hold| hold.0.lock().take());
+        drop(held);
         self.0.opened.notify_waiters();
-        None
     }
 
-    /// Cuts off what is held beyond `bytes`, once it is known that the image has no more.
-    pub fn excess(&self, bytes: usize) -> Option<Admission> {
-        let mut state = self.0.state.lock();
-        let held = state.open.as_mut()?;
-        held.split(held.bytes().checked_sub(bytes)?)
+    /// How many bytes the head says that reading the body takes, if it has come.
+    pub fn announced_bytes(&self) -> Option<usize> {
+        self.0.state.lock().announced.map(|announced| announced.bytes)
     }
 
     /// For what has no head: its size is known.
@@ -78,8 +128,8 @@ impl Gate {
     async fn opened(&self) -> usize {
         loop {
             let changed = self.0.opened.notified();
-            if let Some(open) = &self.0.state.lock().open {
-                return open.bytes();
+            if let Some(bytes) = self.0.state.lock().open_bytes {
+                return bytes;
             }
             changed.await;
         }
@@ -94,8 +144,13 @@ impl fetch::Gate for Gate {
             if announced.bytes <= admitted_bytes {
                 return Ok(());
             }
-            Err(FetchError::Interrupted(Arc::new(io::Error::other("the image is larger than at the first attempt"))))
+            Err(grown())
         }
         .boxed()
     }
+}
+
+/// The origin has another image now than the one whose size was admitted.
+pub fn grown() -> FetchError {
+    FetchError::Interrupted(Arc::new(io::Error::other("the image is larger than at the first attempt")))
 }

@@ -1,15 +1,15 @@
 //! MediaLoader: the sources of a request in, pixels in the arena out; each thing is done once however many ask for it.
 //!
-//! A request's images are loaded together, in stages that it passes in one order. No stage waits while it holds what an
-//! earlier one hands out, so requests cannot wait for one another in a circle, whatever images they share. (One gap is known:
-//! who follows a fetch that another has opened keeps its bytes admitted while waiting for more; tests/loader_shuttle.rs.)
+//! A request's images are loaded together, in stages that it passes in one order. Each hands out
+//! memory of its own kind once, so requests cannot wait for one another in a circle, whatever images they share.
 //!
 //! 1. `identify`: what the sources are called. Equal ones of a request are loaded once.
 //! 2. The cache: what is fresh needs no file. A failure of an origin a moment ago is told again. If all is there, and
 //!    nobody has to wait, that is all.
 //! 3. `files` and, for each of them, `fetches`: the missing ones are asked for; who asks either leads the fetch of a source
-//!    or follows one that is under way. When the heads of the responses have told how large they are, one admission of encoded bytes for all of them; then
-//!    their bodies are read, and their own headers. At its `gate` a fetch goes on when one who waits for it was admitted.
+//!    or follows one that is under way. When the heads of the responses have told how large they are, one admission of encoded
+//!    bytes for all of them, shared ones counted in full; then their bodies are read, and their own headers. At its `gate` a
+//!    fetch goes on when one who waits for it was admitted, and from there on only who was admitted holds it.
 //! 4. `places`: one admission of pixels a zone for all pictures, those in the cache and those that others are decoding
 //!    counted in full, then a place for each: the cached one pinned, a decode followed, or a slot of our own. All or
 //!    none: who has to wait for one lets go of the others.
@@ -42,7 +42,7 @@ use tokio::time::Instant as Deadline;
 
 pub use config::{Keep, MediaConfig};
 pub use flights::{Flight, Flights, Joined};
-pub use gate::Gate;
+pub use gate::{Gate, Waiting};
 pub use pool::{Lost, Pool, Urgency};
 
 use self::{
@@ -57,9 +57,10 @@ use super::{
     fetch::{FetchConfigError, Fetcher},
     picture::Media,
     resize::SmartResize,
+    source::SourceText,
 };
 use crate::{
-    memory::{Arena, Budget, SharedText, ZoneId},
+    memory::{Arena, Budget, ZoneId},
     observe::{self, Tally},
 };
 
@@ -136,7 +137,7 @@ impl MediaLoader {
         })))
     }
 
-    /// Loads all images of a request: `sources` are their exact texts, the answer is in the same order.
+    /// Loads all images of a request: `sources` are as the request has them, the answer is in the same order.
     ///
     /// What the request waits for memory and for decoders ends at `deadline`, which is put off by the time that it spends on
     /// fetching: that has limits of its own.
@@ -146,7 +147,7 @@ impl MediaLoader {
     /// The first failure; what was under way for the request alone is then given up.
     pub async fn load_all(
         &self,
-        sources: &[SharedText],
+        sources: &[SourceText],
         scope: &Scope,
         deadline: Deadline,
     ) -> Result<Vec<Loaded>, LoadError> {
@@ -160,13 +161,13 @@ impl MediaLoader {
     /// As [`load_all`](Self::load_all).
     pub async fn load_resized(
         &self,
-        sources: &[SharedText],
+        sources: &[SourceText],
         scope: &Scope,
         resize: Option<&SmartResize>,
         deadline: Deadline,
     ) -> Result<Vec<Loaded>, LoadError> {
         let view = View::new(scope, resize);
-        let keys: Vec<_> = sources.iter().map(|text| identify::key(text.as_str(), &view)).collect();
+        let keys: Vec<_> = sources.iter().map(|text| identify::key(text, &view)).collect();
         if let Some(loaded) = self.0.all_hits(&keys) {
             return Ok(loaded);
         }
@@ -176,7 +177,7 @@ impl MediaLoader {
 
     async fn load_missing(
         &self,
-        sources: &[SharedText],
+        sources: &[SourceText],
         keys: Vec<Option<SourceKey>>,
         view: &View,
         deadline: Deadline,
@@ -202,7 +203,7 @@ impl MediaLoader {
     /// # Errors
     ///
     /// As [`load_all`](Self::load_all).
-    pub async fn load(&self, source: SharedText, scope: &Scope, deadline: Deadline) -> Result<Loaded, Arc<MediaError>> {
+    pub async fn load(&self, source: SourceText, scope: &Scope, deadline: Deadline) -> Result<Loaded, Arc<MediaError>> {
         let mut loaded = self.load_all(&[source], scope, deadline).await.map_err(|error| error.error)?;
         // As many as were asked for.
         loaded.pop().ok_or_else(|| Arc::new(MediaError::Lost))

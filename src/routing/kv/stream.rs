@@ -51,6 +51,16 @@ impl Stream {
         std::mem::take(&mut self.counts)
     }
 
+    /// Blocks that were let go to stay within the share of the index, since this was last asked for.
+    pub fn take_aged(&mut self) -> usize {
+        self.lane.take_aged()
+    }
+
+    /// Lets go of some of what is beyond the share of the index.
+    pub fn shrink(&mut self) {
+        self.lane.shrink();
+    }
+
     /// A new connection: numbers may begin anew on it.
     pub fn reconnected(&mut self) {
         self.live = None;

@@ -4,7 +4,7 @@
 //! they come; when it breaks, it is made anew, and what was missed is replayed. When nobody is there any more, all that the
 //! worker held is forgotten, and the worker is asked again.
 
-use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, io, pin::pin, sync::Arc, time::Duration};
 
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -38,6 +38,9 @@ const RETURN_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long until a worker is asked again where its events come from, after it was not reached, and after it had none.
 const ASK_SOON: Duration = Duration::from_secs(1);
 const ASK_LATE: Duration = Duration::from_secs(30);
+
+/// How often a worker that says nothing gives up what is beyond its share of the index, since others have come.
+const SHRINK_INTERVAL: Duration = Duration::from_millis(200);
 
 const MAX_SOURCES_BYTES: usize = 64 << 10;
 const MAX_RANKS: usize = 64;
@@ -81,7 +84,6 @@ pub async fn subscribe(
                 let (index, client, left) = (index.clone(), client.clone(), worker.left.clone());
                 workers.spawn(async move {
                     left.run_until_cancelled(listen(&index, &client, &worker)).await;
-                    observe::kv_view_gone(&worker.label);
                 });
             }
             // The streams tell by themselves.
@@ -96,7 +98,7 @@ pub async fn subscribe(
 async fn listen(index: &Arc<KvIndex>, client: &WorkerClient, worker: &Arc<Worker>) {
     let mut last_problem = String::new();
     loop {
-        observe::kv_view(&worker.label, View::None as u8, 0);
+        observe::kv_view(&worker.series, View::None as u8, 0);
         let mut wait = ASK_SOON;
         if worker.is_healthy() {
             let problem = match sources(client, worker).await {
@@ -149,8 +151,7 @@ async fn follow(index: Arc<KvIndex>, worker: Arc<Worker>, rank: u32, addresses: 
         Ok(lane) => lane,
         Err(error) => return error.to_string(),
     };
-    let label = worker.label.clone();
-    let mut follower = Follower { index, worker: worker.id.index(), label, stream: Stream::new(lane), addresses };
+    let mut follower = Follower { index, worker, stream: Stream::new(lane), addresses };
     let mut listener = None;
     // Ends with the error of a connection that could not be made; the lane goes with it.
     loop {
@@ -158,17 +159,16 @@ async fn follow(index: Arc<KvIndex>, worker: Arc<Worker>, rank: u32, addresses: 
             Ok(connection) => connection,
             Err(error) => return error.to_string(),
         };
-        tracing::debug!(worker = %follower.label, rank, endpoint = %follower.addresses.events, "KV events: connected");
+        tracing::debug!(worker = %follower.worker.label, rank, endpoint = %follower.addresses.events, "KV events: connected");
         let Err(error) = follower.listen(connection).await;
-        tracing::debug!(worker = %follower.label, rank, %error, "KV events: connection over");
+        tracing::debug!(worker = %follower.worker.label, rank, %error, "KV events: connection over");
     }
 }
 
 /// One rank's stream and where it comes from.
 struct Follower {
     index: Arc<KvIndex>,
-    worker: usize,
-    label: String,
+    worker: Arc<Worker>,
     stream: Stream,
     addresses: Addresses,
 }
@@ -203,7 +203,16 @@ impl Follower {
         }
         self.tell();
         loop {
-            let (seq, payload) = batch(connection.receive().await?).ok_or(StreamError::Frames)?;
+            let frames = {
+                let mut received = pin!(connection.receive());
+                loop {
+                    match timeout(SHRINK_INTERVAL, &mut received).await {
+                        Ok(frames) => break frames?,
+                        Err(_) => self.stream.shrink(),
+                    }
+                }
+            };
+            let (seq, payload) = batch(frames).ok_or(StreamError::Frames)?;
             if self.stream.published(seq, &payload) == Live::Missing {
                 self.catch_up().await?;
                 self.stream.caught_up(seq, &payload);
@@ -244,9 +253,11 @@ impl Follower {
     }
 
     fn tell(&mut self) {
-        observe::kv_view(&self.label, self.index.view(self.worker) as u8, self.index.blocks(self.worker));
+        let (series, worker) = (&self.worker.series, self.worker.id.index());
+        observe::kv_view(series, self.index.view(worker) as u8, self.index.blocks(worker));
         let counts = self.stream.take_counts();
-        observe::kv_events(&self.label, counts.batches, counts.malformed, counts.lost, counts.restarts);
+        observe::kv_events(series, counts.batches, counts.malformed, counts.lost, counts.restarts);
+        observe::kv_aged(series, self.stream.take_aged());
     }
 }
 

@@ -60,6 +60,11 @@ impl Standin {
         self.child.wait().unwrap();
     }
 
+    /// The process that serves HTTP.
+    pub fn pid(&self) -> i32 {
+        i32::try_from(self.child.id()).unwrap()
+    }
+
     /// The process that owns its landing memory.
     pub fn lander(&self) -> i32 {
         let children = format!("/proc/{0}/task/{0}/children", self.child.id());
