@@ -12,7 +12,7 @@ const SUBSAMPLINGS: [tj::TJSAMP; 4] =
 
 /// A progressive file, from flat to noisy.
 fn file(random: &mut StdRng) -> Vec<u8> {
-    let (height, width) = (random.random_range(1..70), random.random_range(1..70));
+    let (height, width): (i32, i32) = (random.random_range(1..70), random.random_range(1..70));
     let noise = [1u8, 8, 64, 255][random.random_range(0..4)];
     let pixels: Vec<u8> = (0..height * width * 3)
         .map(|at| ((at / 3 % width * 3 + at / 3 / width * 2) as u8).wrapping_add(random.random_range(0..noise)))
@@ -30,7 +30,6 @@ fn file(random: &mut StdRng) -> Vec<u8> {
         for (name, value) in settings {
             assert_eq!(tj::tj3Set(handle, name as _, value as _), 0);
         }
-        let (width, height) = (width as i32, height as i32);
         let format = tj::TJPF_TJPF_RGB as _;
         assert_eq!(tj::tj3Compress8(handle, pixels.as_ptr(), width, 0, height, format, &mut file, &mut length), 0);
         let bytes = slice::from_raw_parts(file, length as usize).to_vec();
