@@ -133,13 +133,14 @@ fn asked(prompt: usize) -> Asked {
         affinity: Affinity::new(hash.prefix()),
         images: vec![hash],
         mm: Some(MmRoutingInfo::new(vec![MmImage { hash, tokens: IMAGE.1 }])),
-        prompt: Prompt::Tokens(PromptTokens {
+        prompt: Prompt::Tokens(Arc::new(PromptTokens {
             ids: tokens(prompt),
             media: vec![MediaSpan { hash, offset: IMAGE.0, length: IMAGE.1 }],
-        }),
+        })),
         model: None,
         salt: None,
         named: true,
+        checked: false,
     }
 }
 

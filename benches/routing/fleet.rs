@@ -2,7 +2,7 @@
 //! what it keeps by events.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, VecDeque},
     fmt::Write,
     sync::Arc,
     time::Duration,
@@ -32,6 +32,10 @@ const WARM_UP: usize = 6_000;
 const BETWEEN: Duration = Duration::from_millis(10);
 /// Prompt tokens that a worker computes a second. With it, the fleet is two thirds busy if nothing is cached.
 const TOKENS_PER_SECOND: f64 = 10_000.0;
+/// Requests between the beginning of an answer and its end: five seconds.
+const ANSWERING: usize = 500;
+/// What a token of a request that is being answered weighs, as in `worker::load`.
+const RUNNING_SHARE: f64 = 0.1;
 
 /// Blocks of a worker's cache.
 const SIZES: [usize; 6] = [64, 128, 256, 512, 1024, 2048];
@@ -46,16 +50,20 @@ const POLICIES: [(&str, RoutePolicy, bool); 4] = [
 
 pub fn simulate() {
     let trace = requests(REQUESTS, 1);
-    println!("hits: {WORKERS} workers, {REQUESTS} requests; share of prompt tokens that were cached, and the busiest");
-    println!("worker's tokens against the mean");
-    let mut csv = String::from("policy,tokens_per_worker,hit_rate,imbalance\n");
+    println!(
+        "hits: {WORKERS} workers, {REQUESTS} requests; share of prompt tokens that were cached, and in brackets of the"
+    );
+    println!(
+        "busiest worker against the mean: requests, computed tokens; seconds that the unluckiest percent was queued"
+    );
+    let mut csv = String::from("policy,tokens_per_worker,hit_rate,most_requests,most_computed,queued_p99\n");
     for (name, policy, images) in POLICIES {
         print!("{name:>15}");
         for blocks in SIZES {
-            let (hit_rate, imbalance) = run(&trace, policy, images, blocks);
-            print!("  {blocks}: {:.1} % ({imbalance:.2})", hit_rate * 100.0);
+            let Outcome { hit_rate, requests, computed, queued } = run(&trace, policy, images, blocks);
+            print!("  {blocks}: {:.1} % ({requests:.2} {computed:.2} {queued:.2})", hit_rate * 100.0);
             // Writing to a String cannot fail.
-            let _ = writeln!(csv, "{name},{},{hit_rate:.4},{imbalance:.3}", blocks * BLOCK);
+            let _ = writeln!(csv, "{name},{},{hit_rate:.4},{requests:.3},{computed:.3},{queued:.3}", blocks * BLOCK);
         }
         println!();
     }
@@ -63,27 +71,50 @@ pub fn simulate() {
     std::fs::write(&path, csv).expect("target/ can be written");
 }
 
-fn run(trace: &[Request], policy: RoutePolicy, images: bool, blocks: usize) -> (f64, f64) {
+struct Outcome {
+    hit_rate: f64,
+    /// Of the busiest worker against the mean.
+    requests: f64,
+    computed: f64,
+    /// Seconds, of a hundred requests the unluckiest.
+    queued: f64,
+}
+
+fn run(trace: &[Request], policy: RoutePolicy, images: bool, blocks: usize) -> Outcome {
     let index = Arc::new(KvIndex::new(WORKERS * blocks * 2));
     let router = Router::new(policy, Weights::default(), index.clone());
     let mut workers: Vec<Worker> = (0..WORKERS).map(|id| Worker::new(&index, id, blocks, images)).collect();
     let (mut cached, mut total) = (0, 0);
+    let mut queued = Vec::new();
     for (nth, request) in trace.iter().enumerate() {
         router.let_time_pass(BETWEEN);
         for worker in &mut workers {
-            worker.queued = (worker.queued - TOKENS_PER_SECOND * BETWEEN.as_secs_f64()).max(0.0);
+            worker.go_on(nth);
         }
         let candidates: Vec<Candidate> = workers.iter().enumerate().map(|(id, worker)| worker.candidate(id)).collect();
         let decision = router.choose(&request.asked(images), &candidates).expect("there are workers");
-        let hit = workers[decision.index].serve(&request.prompt);
+        let worker = &mut workers[decision.index];
+        let hit = worker.serve(nth, &request.prompt);
         if nth >= WARM_UP {
             cached += hit;
             total += request.prompt.ids.len();
+            worker.requests += 1;
+            worker.computed += request.prompt.ids.len() - hit;
+            queued.push(worker.queued / TOKENS_PER_SECOND);
         }
     }
-    let most = workers.iter().map(|worker| worker.served).max().unwrap_or(0);
-    let mean = workers.iter().map(|worker| worker.served).sum::<usize>() as f64 / WORKERS as f64;
-    (cached as f64 / total as f64, most as f64 / mean)
+    queued.sort_unstable_by(f64::total_cmp);
+    Outcome {
+        hit_rate: cached as f64 / total as f64,
+        requests: most(workers.iter().map(|worker| worker.requests)),
+        computed: most(workers.iter().map(|worker| worker.computed)),
+        queued: queued[queued.len() * 99 / 100],
+    }
+}
+
+/// The most against the mean.
+fn most(of: impl Iterator<Item = usize> + Clone) -> f64 {
+    of.clone().max().unwrap_or(0) as f64 / (of.sum::<usize>() as f64 / WORKERS as f64)
 }
 
 struct Worker {
@@ -95,8 +126,12 @@ struct Worker {
     blocks: HashMap<u64, (u64, u64)>,
     /// The deepest of the least recently used comes first.
     by_age: BTreeSet<(u64, u64, u64)>,
+    /// Tokens that are still to be computed.
     queued: f64,
-    served: usize,
+    /// Requests: when each will have been answered, by the number of the request that comes then, and the tokens of its prompt.
+    answering: VecDeque<(usize, usize)>,
+    requests: usize,
+    computed: usize,
 }
 
 impl Worker {
@@ -111,25 +146,35 @@ impl Worker {
             blocks: HashMap::new(),
             by_age: BTreeSet::new(),
             queued: 0.0,
-            served: 0,
+            answering: VecDeque::new(),
+            requests: 0,
+            computed: 0,
         }
     }
 
     fn candidate(&self, index: usize) -> Candidate {
-        let requests = (self.queued / 2000.0) as usize;
+        let running: usize = self.answering.iter().map(|&(_, tokens)| tokens).sum();
         Candidate {
             index,
             name: index as u64 * 0x1234_5678_9abc_def1,
-            in_flight: requests,
-            busy: Busy { tokens: self.queued, ..Busy::default() },
+            in_flight: self.answering.len(),
+            busy: Busy { tokens: self.queued + running as f64 * RUNNING_SHARE, ..Busy::default() },
             belief: None,
         }
     }
 
+    /// Time passes until this request.
+    fn go_on(&mut self, now: usize) {
+        self.queued = (self.queued - TOKENS_PER_SECOND * BETWEEN.as_secs_f64()).max(0.0);
+        while self.answering.front().is_some_and(|&(until, _)| until <= now) {
+            self.answering.pop_front();
+        }
+    }
+
     /// Computes what is not cached; how many tokens were.
-    fn serve(&mut self, prompt: &PromptTokens) -> usize {
+    fn serve(&mut self, now: usize, prompt: &PromptTokens) -> usize {
         self.clock += 1;
-        let hashes = BlockHasher::default().of_prompt(CacheScope::default(), prompt, BLOCK);
+        let hashes = BlockHasher::default().of_prompt(CacheScope::default(), &prompt.ids, &prompt.media, BLOCK);
         let names = chain_keys(&hashes);
         let hit = names.iter().take_while(|name| self.blocks.contains_key(name)).count();
         for (depth, &name) in names.iter().enumerate() {
@@ -161,7 +206,8 @@ impl Worker {
         }
         let cached = hit * BLOCK;
         self.queued += (prompt.ids.len() - cached) as f64;
-        self.served += prompt.ids.len();
+        let queued = self.queued / TOKENS_PER_SECOND / BETWEEN.as_secs_f64();
+        self.answering.push_back((now + queued as usize + ANSWERING, prompt.ids.len()));
         cached
     }
 

@@ -3,6 +3,8 @@
 //! Each begins with one of a few system prompts and one to three images of a catalogue, in which some are far more popular
 //! than others (Zipf, exponent 1), and goes on for a few turns. Conversations overlap in time.
 
+use std::sync::Arc;
+
 use mediagate::routing::{
     Affinity, Asked,
     prompt::{MediaSpan, MmHash, MmImage, MmRoutingInfo, Prompt, PromptTokens},
@@ -95,10 +97,11 @@ impl Request {
             },
             images: own.iter().map(|image| image.hash).collect(),
             mm: Some(MmRoutingInfo::new(own)),
-            prompt: Prompt::Tokens(PromptTokens { ids: self.prompt.ids.clone(), media: spans.to_vec() }),
+            prompt: Prompt::Tokens(Arc::new(PromptTokens { ids: self.prompt.ids.clone(), media: spans.to_vec() })),
             model: None,
             salt: None,
             named: true,
+            checked: false,
         }
     }
 }

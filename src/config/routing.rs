@@ -17,7 +17,7 @@ pub struct RoutingArgs {
     #[arg(long, env = "MEDIAGATE_ROUTE_MEDIA_WEIGHT", value_name = "WEIGHT", default_value = "0.5")]
     pub route_media_weight: f64,
     /// What a token of work that a worker has already costs
-    #[arg(long, env = "MEDIAGATE_ROUTE_LOAD_WEIGHT", value_name = "WEIGHT", default_value = "1")]
+    #[arg(long, env = "MEDIAGATE_ROUTE_LOAD_WEIGHT", value_name = "WEIGHT", default_value = "0.5")]
     pub route_load_weight: f64,
     /// Share of a prompt that a worker must hold for that to count, where it does not hold the largest image: 0 to 1
     #[arg(long, env = "MEDIAGATE_ROUTE_MIN_OVERLAP", value_name = "SHARE", default_value = "0.5")]

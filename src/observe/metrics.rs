@@ -37,6 +37,7 @@ const ROUTE_PROMPT: &str = "mediagate_route_prompt_tokens_total";
 const ROUTE_PREDICTED: &str = "mediagate_route_predicted_tokens_total";
 const ROUTE_CACHED: &str = "mediagate_route_cached_tokens_total";
 const ROUTE_ERROR: &str = "mediagate_route_error_ratio";
+const KV_NAMES: &str = "mediagate_kv_image_names_total";
 const CACHED_SOURCES: &str = "mediagate_cached_sources";
 const SIZES: &str = "mediagate_image_sizes_total";
 const PROMPTS: &str = "mediagate_prompts_total";
@@ -90,6 +91,10 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
     describe_counter!(ROUTE_PREDICTED, "Of these, tokens that routing believed the worker to hold");
     describe_counter!(ROUTE_CACHED, "Of these, tokens that the worker did have cached");
     describe_histogram!(ROUTE_ERROR, "By how much of a prompt the two differ");
+    describe_counter!(
+        KV_NAMES,
+        "Images that pass by URL whose names on workers were looked for in KV events, by outcome"
+    );
     describe_gauge!(CACHED_SOURCES, "Sources that are remembered, failures included");
     describe_counter!(SIZES, "Sizes of images that pass by URL, as routing asked for them, by outcome");
     describe_counter!(PROMPTS, "Prompts of models with files, by what is known of them: tokens, or why those are not");
@@ -122,8 +127,13 @@ fn begin_at_zero() {
     for outcome in ["known", "fetch_failed", "late", "not_in_header", "bad_source"] {
         counter!(SIZES, "outcome" => outcome).increment(0);
     }
-    for known_by in ["tokens", "image_size", "unusual", "template", "tokenizer", "placeholders", "too_long", "off"] {
+    for known_by in
+        ["tokens", "image_size", "unusual", "template", "tokenizer", "placeholders", "too_long", "surface", "off"]
+    {
         counter!(PROMPTS, "known_by" => known_by).increment(0);
+    }
+    for outcome in ["learned", "changed", "ambiguous"] {
+        counter!(KV_NAMES, "outcome" => outcome).increment(0);
     }
     for agrees in [true, false] {
         counter!(PROMPT_CHECKS, "agrees" => agrees.to_string()).increment(0);
@@ -213,6 +223,11 @@ pub fn route_cached(predicted: usize, cached: usize, tokens: usize) {
     counter!(ROUTE_PREDICTED).increment(predicted as u64);
     counter!(ROUTE_CACHED).increment(cached as u64);
     histogram!(ROUTE_ERROR).record(predicted.abs_diff(cached) as f64 / tokens.max(1) as f64);
+}
+
+/// What an event told of the worker's name for an image that passes by URL.
+pub fn image_name(outcome: &'static str) {
+    counter!(KV_NAMES, "outcome" => outcome).increment(1);
 }
 
 pub fn size_read(outcome: &'static str) {

@@ -9,6 +9,7 @@
 
 use std::{
     collections::{HashMap, VecDeque, hash_map::Entry},
+    hash::{BuildHasherDefault, Hasher},
     time::{Duration, Instant},
 };
 
@@ -20,8 +21,8 @@ use crate::sync::{
 /// Links that are remembered; the oldest go first.
 const MAX_LINKS: usize = 1 << 18;
 
-/// Bytes of a link in the tables, with one worker that holds it.
-const LINK_BYTES: u64 = 120;
+/// Bytes of a link in the tables, with a worker or two that hold it.
+const LINK_BYTES: u64 = 160;
 
 /// What all of it takes at most, about.
 pub const MAX_BYTES: u64 = MAX_LINKS as u64 * LINK_BYTES;
@@ -41,7 +42,7 @@ pub struct Expected {
 #[derive(Debug, Default)]
 struct Links {
     /// By the link's key: who holds it.
-    holders: HashMap<u64, Vec<Holder>>,
+    holders: HashMap<u64, Holders, BuildHasherDefault<AsItIs>>,
     /// In the order in which they are to be looked at again.
     queue: VecDeque<(u64, u64)>,
     /// What a worker got before this time, it holds no longer.
@@ -50,12 +51,37 @@ struct Links {
     forgot: u64,
 }
 
+/// One as a rule, which needs no memory of its own.
+#[derive(Debug)]
+struct Holders {
+    first: Holder,
+    others: Vec<Holder>,
+}
+
 #[derive(Debug, Clone, Copy)]
 struct Holder {
     worker: usize,
     /// Milliseconds since the epoch.
     born: u64,
     until: u64,
+}
+
+/// For keys that are hashes.
+#[derive(Debug, Default)]
+struct AsItIs(u64);
+
+impl Hasher for AsItIs {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.0 = self.0.rotate_left(8) ^ u64::from(byte));
+    }
+
+    fn write_u64(&mut self, key: u64) {
+        self.0 = key;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 impl Default for Expected {
@@ -92,9 +118,9 @@ impl Expected {
         let mut depths: Vec<usize> = Vec::new();
         let mut before = 0;
         for link in kept(chain.len()) {
-            let holders = links.holders.get(&chain[link]).map_or(&[][..], Vec::as_slice);
+            let holders = links.holders.get(&chain[link]).into_iter().flat_map(Holders::iter);
             let mut any = false;
-            for holder in holders.iter().filter(|holder| links.is_alive(holder, now)) {
+            for holder in holders.filter(|holder| links.is_alive(holder, now)) {
                 if before == 0 && depths.len() <= holder.worker {
                     depths.resize(holder.worker + 1, 0);
                 }
@@ -150,14 +176,14 @@ impl Links {
     fn insert(&mut self, key: u64, holder: Holder) {
         match self.holders.entry(key) {
             Entry::Occupied(mut entry) => {
-                let holders = entry.get_mut();
-                match holders.iter_mut().find(|known| known.worker == holder.worker) {
+                let Holders { first, others } = entry.get_mut();
+                match std::iter::once(first).chain(&mut *others).find(|known| known.worker == holder.worker) {
                     Some(known) => *known = holder,
-                    None => holders.push(holder),
+                    None => others.push(holder),
                 }
             }
             Entry::Vacant(entry) => {
-                entry.insert(vec![holder]);
+                entry.insert(Holders { first: holder, others: Vec::new() });
                 self.queue.push_back((holder.until, key));
             }
         }
@@ -175,12 +201,26 @@ impl Links {
             let Some(&(_, key)) = self.queue.front().filter(|(until, _)| *until <= now) else { return };
             self.queue.pop_front();
             let Entry::Occupied(mut entry) = self.holders.entry(key) else { continue };
-            entry.get_mut().retain(|holder| holder.until > now);
-            match entry.get().iter().map(|holder| holder.until).max() {
+            match entry.get_mut().drop_old(now) {
                 Some(until) => self.queue.push_back((until, key)),
                 None => drop(entry.remove()),
             }
         }
+    }
+}
+
+impl Holders {
+    fn iter(&self) -> impl Iterator<Item = &Holder> {
+        std::iter::once(&self.first).chain(&self.others)
+    }
+
+    /// Drops those whose time has come; the last time of those that are left.
+    fn drop_old(&mut self, now: u64) -> Option<u64> {
+        self.others.retain(|holder| holder.until > now);
+        if self.first.until <= now {
+            self.first = self.others.pop()?;
+        }
+        self.iter().map(|holder| holder.until).max()
     }
 }
 

@@ -30,7 +30,9 @@ pub use watch::RoutingSettings;
 pub fn bytes(settings: &RoutingSettings) -> u64 {
     match settings.policy {
         #[cfg(feature = "mm-routing")]
-        RoutePolicy::MmKv => expected::MAX_BYTES + settings.index_blocks as u64 * kv::index::BLOCK_BYTES,
+        RoutePolicy::MmKv => {
+            expected::MAX_BYTES + settings.index_blocks as u64 * kv::index::BLOCK_BYTES + kv::MAX_BYTES
+        }
         RoutePolicy::MediaPrefix => expected::MAX_BYTES,
         _ => 0,
     }

@@ -47,7 +47,7 @@ impl RoutePolicy {
 pub struct Weights {
     /// A token of an image that the worker need neither process nor encode, though it must compute it.
     pub media: f64,
-    /// A token of work that is on the worker already.
+    /// A token of work that is on the worker already. It makes one request wait; a token that is computed again, all.
     pub load: f64,
     /// Share of a prompt that a worker must hold for that to count, where it does not hold the largest image.
     pub min_overlap: f64,
@@ -58,7 +58,7 @@ pub struct Weights {
 
 impl Default for Weights {
     fn default() -> Self {
-        Weights { media: 0.5, load: 1.0, min_overlap: 0.5, temperature: 0.0 }
+        Weights { media: 0.5, load: 0.5, min_overlap: 0.5, temperature: 0.0 }
     }
 }
 

@@ -4,7 +4,7 @@
 //! compute on, so that its blocks can be compared with the worker's own KV events. Without them it is a chain of hashes
 //! over texts and images, which says how much two prompts have in common from their beginning, and no more.
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use crate::media::content::MediaId;
 
@@ -121,11 +121,19 @@ pub struct PromptTokens {
     pub media: Vec<MediaSpan>,
 }
 
+impl PromptTokens {
+    /// The images of which a token is from `start` up to `end`.
+    pub fn media_within(&self, start: usize, end: usize) -> impl Iterator<Item = &MediaSpan> {
+        let first = self.media.partition_point(|span| span.offset + span.length <= start);
+        self.media[first..].iter().take_while(move |span| span.offset < end)
+    }
+}
+
 /// What a prompt is known by.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Prompt {
     /// Its tokens, by the model's own template and tokenizer: the policy `mm-kv`.
-    Tokens(PromptTokens),
+    Tokens(Arc<PromptTokens>),
     /// Hashes of ever longer beginnings of its texts and images, the shortest first: the policy `media-prefix`. Two
     /// prompts begin alike as far as their chains agree.
     Chain(Vec<u64>),

@@ -1,5 +1,7 @@
 //! From a request's terms and the workers that could take it to a decision, and why it fell so.
 
+#[cfg(feature = "mm-routing")]
+use std::borrow::Cow;
 use std::{
     fmt,
     sync::{
@@ -10,7 +12,13 @@ use std::{
 };
 
 #[cfg(feature = "mm-routing")]
-use super::kv::{KvIndex, Overlaps, View, blocks::chain_keys};
+use super::kv::{
+    KvIndex, Overlaps, View,
+    blocks::chain_keys,
+    sent::{SentAs, SentPrompt},
+};
+#[cfg(feature = "mm-routing")]
+use super::prompt::MediaSpan;
 use super::{
     affinity::{self, Affinity},
     chain::{BLOCK_TOKENS, IMAGE_BLOCKS},
@@ -48,6 +56,8 @@ pub struct Asked {
     pub salt: Option<String>,
     /// Whether workers know its images by the same names, so that their events will tell what they hold of it.
     pub named: bool,
+    /// Whether its tokens are to be compared with those that its worker computes.
+    pub checked: bool,
 }
 
 impl Asked {
@@ -110,7 +120,7 @@ pub struct Router {
 }
 
 /// Which worker, and why.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct Decision {
     /// The `index` of the chosen candidate.
     pub index: usize,
@@ -122,6 +132,9 @@ pub struct Decision {
     pub terms: Vec<Term>,
     /// Tokens of the prompt.
     pub tokens: usize,
+    /// The prompt as it is held against the worker's events, if it is.
+    #[cfg(feature = "mm-routing")]
+    pub sent: Option<Arc<SentPrompt>>,
 }
 
 /// What tipped the scales.
@@ -196,7 +209,9 @@ impl Router {
         }
         let mut held = 0;
         let most = |of: usize, tokens: usize| held = if of == worker { held.max(tokens) } else { held };
-        let Overlaps { block_size, .. } = self.kv.overlaps(prompt, asked.salt.as_deref(), asked.model.as_deref(), most);
+        let (media, _) = self.as_workers_name_them(asked, prompt);
+        let (salt, model) = (asked.salt.as_deref(), asked.model.as_deref());
+        let Overlaps { block_size, .. } = self.kv.overlaps(&prompt.ids, &media, salt, model, most);
         let blocks = tokens.min(prompt.ids.len()) / block_size.max(1);
         (blocks > 0).then_some(held >= blocks * block_size)
     }
@@ -215,6 +230,8 @@ impl Router {
             term,
             terms: Vec::new(),
             tokens: asked.tokens(),
+            #[cfg(feature = "mm-routing")]
+            sent: None,
         }
     }
 
@@ -229,20 +246,29 @@ impl Router {
                 Term { index: candidate.index, load, ..Term::default() }
             })
             .collect();
-        let links = match &asked.prompt {
+        let (links, told) = match &asked.prompt {
             Prompt::Tokens(prompt) => self.overlap_of_tokens(asked, prompt, &places, &mut terms),
-            Prompt::Chain(chain) => self.overlap_of_chain(tokens, chain, &places, &mut terms),
+            Prompt::Chain(chain) => (self.overlap_of_chain(tokens, chain, &places, &mut terms), false),
         };
         self.images(asked, candidates, &places, &mut terms);
         let size = Size { affinity: asked.affinity, tokens, image_tokens: asked.image_tokens() };
         let (place, reason) = score::select(&size, &self.weights, candidates, &mut terms)?;
         let (term, candidate) = (*terms.get(place)?, candidates.get(place)?);
-        self.expected.expect(&links, candidate.index, self.until_told(candidate.index, asked));
+        self.expected.expect(&links, candidate.index, self.until_told(candidate.index, told));
         for image in &asked.images {
             self.expected.expect(&[image_key(image)], candidate.index, UNTOLD);
         }
         let policy = self.policy;
-        Some(Decision { index: candidate.index, policy, reason, term, terms, tokens })
+        Some(Decision {
+            index: candidate.index,
+            policy,
+            reason,
+            term,
+            terms,
+            tokens,
+            #[cfg(feature = "mm-routing")]
+            sent: self.send(asked, candidate, term.told),
+        })
     }
 
     /// How much of a chain each candidate was sent before. Gives the chain back, to be remembered.
@@ -256,30 +282,78 @@ impl Router {
     }
 
     #[cfg(not(feature = "mm-routing"))]
-    fn overlap_of_tokens(&self, _: &Asked, _: &PromptTokens, _: &Places, _: &mut [Term]) -> Vec<u64> {
-        Vec::new()
+    fn overlap_of_tokens(&self, _: &Asked, _: &PromptTokens, _: &Places, _: &mut [Term]) -> (Vec<u64>, bool) {
+        (Vec::new(), false)
     }
 
-    /// How much of the prompt each candidate holds, and was sent before. Gives the chain of its blocks, to be remembered.
+    /// How much of the prompt each candidate holds, and was sent before. Gives the chain of its blocks, to be remembered,
+    /// and whether events will tell of all of it.
     #[cfg(feature = "mm-routing")]
-    fn overlap_of_tokens(&self, asked: &Asked, prompt: &PromptTokens, places: &Places, terms: &mut [Term]) -> Vec<u64> {
-        let mut most = |worker: usize, tokens: usize| {
-            if let Some(term) = places.get(worker).and_then(|place| terms.get_mut(place)) {
-                term.overlap = term.overlap.max(tokens);
-            }
-        };
+    fn overlap_of_tokens(
+        &self,
+        asked: &Asked,
+        prompt: &PromptTokens,
+        places: &Places,
+        terms: &mut [Term],
+    ) -> (Vec<u64>, bool) {
+        let (salt, model) = (asked.salt.as_deref(), asked.model.as_deref());
+        let (media, told) = self.as_workers_name_them(asked, prompt);
         let Overlaps { block_size: size, hashes } =
-            self.kv.overlaps(prompt, asked.salt.as_deref(), asked.model.as_deref(), &mut most);
-        let links = chain_keys(&hashes);
-        self.expected.find(&links, |worker, depth| most(worker, depth * size));
+            self.kv.overlaps(&prompt.ids, &media, salt, model, |worker: usize, tokens: usize| {
+                if let Some(term) = places.get(worker).and_then(|place| terms.get_mut(place)) {
+                    term.told = term.told.max(tokens);
+                }
+            });
+        let links = match media {
+            Cow::Borrowed(_) => chain_keys(&hashes),
+            // By our own names, which stay as they are when workers' are learned.
+            Cow::Owned(_) => chain_keys(&self.kv.hashes(&prompt.ids, &prompt.media, salt, model, size)),
+        };
+        self.expected.find(&links, |worker, depth| {
+            if let Some(term) = places.get(worker).and_then(|place| terms.get_mut(place)) {
+                term.overlap = depth * size;
+            }
+        });
         // The whole of the largest image, but for a block that it shares with what follows.
         let largest = prompt.media.iter().max_by_key(|span| span.length);
         for term in terms {
+            term.overlap = term.overlap.max(term.told);
             let covers = |span: &&super::prompt::MediaSpan| term.overlap + size > span.offset + span.length;
             term.covered = prompt.media.iter().filter(covers).map(|span| span.length).sum();
             term.largest = largest.as_ref().is_some_and(covers);
         }
-        links
+        (links, told)
+    }
+
+    /// The images of a prompt under the names that events have for them, as far as they are known; and whether all are.
+    #[cfg(feature = "mm-routing")]
+    fn as_workers_name_them<'a>(&self, asked: &Asked, prompt: &'a PromptTokens) -> (Cow<'a, [MediaSpan]>, bool) {
+        let mut media = Cow::Borrowed(prompt.media.as_slice());
+        let mut all = true;
+        if !asked.named {
+            for (index, span) in prompt.media.iter().enumerate() {
+                match self.kv.names.get(asked.model.as_deref(), span.hash) {
+                    Some(hash) => media.to_mut()[index].hash = hash,
+                    None => all = false,
+                }
+            }
+        }
+        (media, all)
+    }
+
+    /// Has the prompt held against the worker's events, if there is something to be learned from them.
+    #[cfg(feature = "mm-routing")]
+    fn send(&self, asked: &Asked, candidate: &Candidate, held: usize) -> Option<Arc<SentPrompt>> {
+        let Prompt::Tokens(prompt) = &asked.prompt else { return None };
+        let unnamed = !asked.named && !prompt.media.is_empty();
+        if (!asked.checked && !unnamed) || self.kv.view(candidate.index) == View::None {
+            return None;
+        }
+        let (model, salt) = (asked.model.as_deref(), asked.salt.as_deref());
+        let known = SentAs { model, salt, named: !unnamed, alone: candidate.busy.others == 0, held };
+        let sent = Arc::new(SentPrompt::new(prompt.clone(), known));
+        self.kv.send(candidate.index, &sent);
+        Some(sent)
     }
 
     /// Which images each candidate has been sent before, and is not known to have thrown out since.
@@ -303,15 +377,15 @@ impl Router {
     }
 
     #[cfg(not(feature = "mm-routing"))]
-    fn until_told(&self, _: usize, _: &Asked) -> Duration {
+    fn until_told(&self, _: usize, _: bool) -> Duration {
         UNTOLD
     }
 
     #[cfg(feature = "mm-routing")]
-    fn until_told(&self, worker: usize, asked: &Asked) -> Duration {
-        match asked.prompt {
-            Prompt::Tokens(_) if asked.named && self.kv.view(worker) == View::Complete => UNCONFIRMED,
-            _ => UNTOLD,
+    fn until_told(&self, worker: usize, told: bool) -> Duration {
+        match told && self.kv.view(worker) == View::Complete {
+            true => UNCONFIRMED,
+            false => UNTOLD,
         }
     }
 }
@@ -363,11 +437,11 @@ impl fmt::Display for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "policy={}; reason={}", self.policy.name(), self.reason.name())?;
         if !self.terms.is_empty() {
-            let Term { overlap, media, load, .. } = self.term;
+            let Term { overlap, told, media, load, .. } = self.term;
             let candidates = self.terms.len();
             write!(
                 f,
-                "; tokens={}; overlap={overlap}; media={media}; load={load:.0}; candidates={candidates}",
+                "; tokens={}; overlap={overlap}; told={told}; media={media}; load={load:.0}; candidates={candidates}",
                 self.tokens
             )?;
         }

@@ -26,6 +26,8 @@ pub struct Term {
     pub index: usize,
     /// Tokens of the prompt's beginning that it holds.
     pub overlap: usize,
+    /// How many of these its own events tell of; the others it was sent.
+    pub told: usize,
     /// Tokens of images that are wholly within the overlap.
     pub covered: usize,
     /// Tokens of images beyond them that it need not process and encode again.

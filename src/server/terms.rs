@@ -1,6 +1,6 @@
 //! What a request asks of routing.
 
-use std::ops::Range;
+use std::{ops::Range, sync::Arc};
 
 use bytes::Bytes;
 #[cfg(feature = "mm-routing")]
@@ -23,17 +23,12 @@ use crate::{
 #[cfg(feature = "mm-routing")]
 use crate::{
     media::{dimensions::PictureSize, picture::Picture},
-    memory::SharedText,
     prompt::PromptRequest,
     routing::prompt::{MmImage, PromptTokens},
 };
 
 /// What of the body tells requests with a common beginning from others.
 const AFFINITY_BYTES: usize = 1024;
-
-/// What is decoded of base64 without a URL for its size, in characters: more than is ever looked at.
-#[cfg(feature = "mm-routing")]
-const HEADER_CHARACTERS: usize = 512 << 10;
 
 /// Members of the body that templates write before the conversation, or that change what they make of it. What only
 /// concerns the end of the prompt is not among them.
@@ -44,7 +39,7 @@ pub fn names(urls: &UrlNames, scope: &Scope, client: &ClientRequest<'_>, media: 
     if media.is_empty() {
         let text = |source: &ImageSource<'_>| match source {
             ImageSource::Url(url) => urls.name(scope, url),
-            ImageSource::Base64 { data, .. } => MediaId::of_url(scope, data),
+            ImageSource::EscapedDataUri(raw) | ImageSource::Base64(raw) => MediaId::of_url(scope, raw),
         };
         return client.images.iter().map(|image| text(&image.source)).collect();
     }
@@ -79,8 +74,13 @@ impl Terms<'_> {
         let (mm, tokens) = self.with_model(app, surface, &images).await;
         #[cfg(not(feature = "mm-routing"))]
         let (mm, tokens): (Option<MmRoutingInfo>, _) = (None, None);
+        #[cfg(feature = "mm-routing")]
+        let checked = tokens.is_some()
+            && app.prompts.get(self.client.model.as_deref()).is_some_and(|model| model.self_check.wants());
+        #[cfg(not(feature = "mm-routing"))]
+        let checked = false;
         let prompt = match tokens {
-            Some(tokens) => Prompt::Tokens(tokens),
+            Some(tokens) => Prompt::Tokens(Arc::new(tokens)),
             None => Prompt::Chain(self.chain(&images)),
         };
         Asked {
@@ -91,6 +91,7 @@ impl Terms<'_> {
             model: self.client.model.as_deref().map(str::to_owned),
             salt: self.client.cache_salt.as_deref().map(str::to_owned),
             named: self.names.is_empty() || !self.media.is_empty() || app.url_names.identity == UrlIdentity::Immutable,
+            checked,
         }
     }
 
@@ -106,6 +107,9 @@ impl Terms<'_> {
         let Some(counter) = &model.image_tokens else { return (None, None) };
         // They may change how large images are shown to the model.
         if self.client.processor_kwargs {
+            tracing::debug!(
+                "the prompt's tokens are not predicted: it has settings of its own for the image processor"
+            );
             crate::observe::prompt("unusual");
             return (None, None);
         }
@@ -113,7 +117,10 @@ impl Terms<'_> {
         let counted = sizes.and_then(|sizes| {
             let images = images.iter().zip(sizes);
             let count = |(&hash, size): (_, PictureSize)| {
-                counter.count(size.height, size.width).map(|tokens| MmImage { hash, tokens }).map_err(drop)
+                let tokens = counter.count(size.height, size.width);
+                let tokens =
+                    tokens.map_err(|error| tracing::debug!(?size, %error, "an image's tokens are not known"))?;
+                Ok(MmImage { hash, tokens })
             };
             images.map(count).collect::<Result<Vec<_>, ()>>()
         });
@@ -126,6 +133,7 @@ impl Terms<'_> {
             let request = PromptRequest::new(self.body, self.client, counted.clone());
             model.write(request).await
         } else {
+            crate::observe::prompt("surface");
             None
         };
         (Some(MmRoutingInfo::new(counted)), tokens)
@@ -139,14 +147,8 @@ impl Terms<'_> {
                 Ok(PictureSize { height: name.height, width: name.width })
             }
             (None, Some(part), Some(dimensions)) => {
-                let url = match &part.source {
-                    ImageSource::Url(url) => SharedText::within(self.body, url),
-                    ImageSource::Base64 { data, .. } => {
-                        let beginning = data.get(..HEADER_CHARACTERS).unwrap_or(data);
-                        format!("data:;base64,{beginning}").into()
-                    }
-                };
-                dimensions.of(self.names[index], url).await.map_err(|reason| tracing::debug!(index, %reason, "no size"))
+                let size = dimensions.of(self.names[index], &part.source.text(self.body)).await;
+                size.map_err(|reason| tracing::debug!(index, %reason, "no size"))
             }
             // A file that is not decoded.
             _ => Err(()),

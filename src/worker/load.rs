@@ -14,8 +14,9 @@ use std::{
 
 use arc_swap::ArcSwapOption;
 
-/// What a token of a request that is being answered weighs, against one that is still to be computed.
-const RUNNING_SHARE: f64 = 0.25;
+/// What a token of a request that is being answered weighs, against one that is still to be computed: an answer is some hundred
+/// tokens where a prompt with images is thousands.
+const RUNNING_SHARE: f64 = 0.1;
 
 /// A report that is older says nothing of now.
 const REPORT_AGE: Duration = Duration::from_secs(10);

@@ -1,6 +1,7 @@
 """Two workers: equal images meet on one, others spread, and a worker that dies takes along what it held."""
 
 import json
+import time
 
 import pytest
 
@@ -29,6 +30,13 @@ def router(fleet, start_gateway):
     gateway = start_gateway("gateway-routing", [worker.url for worker in fleet], *flags).ready()
     gateway.wait_until_attached()
     return gateway
+
+
+@pytest.fixture(scope="module")
+def by_url(fleet, start_gateway):
+    """A gateway that does not touch pixels: the workers fetch, and name images by what they got."""
+    flags = ["--route-policy", "mm-kv", "--model-path", str(tiny_model.ensure())]
+    return start_gateway("gateway-by-url", [worker.url for worker in fleet], *flags, frontend_decoding=False).ready()
 
 
 def kv_events() -> tuple[str, ...]:
@@ -93,6 +101,32 @@ def test_what_is_predicted_is_what_the_worker_says(router):
     # vLLM computes the last block of a prompt again even where it has it.
     assert prompt > 0
     assert abs(predicted - cached) <= 3 * BLOCK + 0.05 * prompt, (prompt, cached, predicted)
+
+
+def test_an_image_by_url_is_found_under_the_name_that_its_worker_has_for_it(fleet, by_url, files):
+    def eventually(name: str, value: float) -> None:
+        deadline = time.monotonic() + 10
+        while by_url.metrics().get(name, 0.0) < value:
+            assert time.monotonic() < deadline, by_url.metrics()
+            time.sleep(0.1)
+
+    eventually("mediagate_kv_view_completeness", 4)
+    names = "mediagate_kv_image_names_total"
+    for seed in (100, 101):
+        # The second time there is another picture behind the URL, and the worker finds out.
+        url = files.put("/routing/by-url.png", encode(drawing(seed), "PNG"), "image/png")
+        learned = by_url.metrics().get(names, 0.0)
+        first, _ = ask(by_url, [image(url), text("What is in the picture?")])
+        eventually(names, learned + 1)
+        before, held = by_url.metrics(), hits(fleet[first])
+        worker, route = ask(by_url, [image(url), text("Is there anything else in it?")])
+        assert (worker, route["reason"]) == (first, "overlap"), route
+        # By the worker's own events, image included.
+        assert int(route["told"]) >= 3 * BLOCK, route
+        assert hits(fleet[first]) - held >= int(route["told"]) - BLOCK
+        after = by_url.metrics()
+        cached = after["mediagate_route_cached_tokens_total"] - before.get("mediagate_route_cached_tokens_total", 0.0)
+        assert abs(cached - int(route["told"])) <= BLOCK, (cached, route)
 
 
 def test_a_killed_worker_takes_along_what_it_held(fleet, router):

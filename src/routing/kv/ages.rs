@@ -31,6 +31,8 @@ struct Block {
     name: u64,
     parent: u32,
     children: u32,
+    /// Blocks from the beginning of the prompt up to it.
+    depth: u32,
     /// Neighbours among the leaves.
     older: u32,
     younger: u32,
@@ -64,6 +66,11 @@ impl Ages {
                 None => self.insert(name, parent),
             };
         }
+    }
+
+    /// How many blocks there are from the beginning of its prompt up to this one.
+    pub fn depth(&self, name: u64) -> Option<usize> {
+        self.find(name).map(|place| self.blocks[place as usize].depth as usize)
     }
 
     /// The block is used: it goes after all others.
@@ -107,7 +114,8 @@ impl Ages {
     }
 
     fn insert(&mut self, name: u64, parent: u32) -> u32 {
-        let block = Block { name, parent, children: 0, older: NONE, younger: NONE };
+        let depth = self.blocks.get(parent as usize).map_or(1, |before| before.depth.saturating_add(1));
+        let block = Block { name, parent, children: 0, depth, older: NONE, younger: NONE };
         let place = match self.blocks.get_mut(self.free as usize) {
             Some(free) => {
                 let place = self.free;
@@ -221,6 +229,7 @@ mod tests {
         ages.store(None, [1, 2, 3]);
         ages.store(None, [4, 5]);
         ages.store(Some(2), [6, 7]);
+        assert_eq!([3, 5, 7, 8].map(|name| ages.depth(name)), [Some(3), Some(2), Some(4), None]);
         assert_eq!(order(&mut ages), [3, 5, 4, 7, 6, 2, 1]);
         assert_eq!(ages.count(), 0);
     }

@@ -7,7 +7,7 @@
 use twox_hash::XxHash3_64;
 
 use super::events::BlockExtra;
-use crate::routing::prompt::{MmHash, PromptTokens};
+use crate::routing::prompt::{MediaSpan, MmHash};
 
 /// Within which prompts share blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -43,9 +43,10 @@ impl BlockHasher {
         media: impl IntoIterator<Item = (&'a MmHash, i64)>,
         digests: &[u64],
     ) -> u64 {
-        self.buffer.clear();
-        for token in tokens {
-            self.buffer.extend_from_slice(&token.to_le_bytes());
+        self.buffer.resize(size_of_val(tokens), 0);
+        let (slots, _) = self.buffer.as_chunks_mut::<4>();
+        for (slot, token) in slots.iter_mut().zip(tokens) {
+            *slot = token.to_le_bytes();
         }
         for (hash, offset) in media {
             self.buffer.extend_from_slice(hash.as_bytes());
@@ -62,8 +63,8 @@ impl BlockHasher {
                 self.buffer.extend_from_slice(part.unwrap_or("").as_bytes());
             }
         }
-        // Blocks of different sizes never meet.
-        XxHash3_64::oneshot_with_seed(tokens.len() as u64, &self.buffer)
+        // Blocks of different sizes do not meet. (As a seed it would cost more than all the rest where blocks are large.)
+        XxHash3_64::oneshot(&self.buffer) ^ (tokens.len() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 
     /// The same of a block of an event.
@@ -72,10 +73,15 @@ impl BlockHasher {
     }
 
     /// The hashes of all full blocks of a prompt.
-    pub fn of_prompt(&mut self, scope: CacheScope<'_>, prompt: &PromptTokens, block_size: usize) -> Vec<u64> {
-        let mut hashes = Vec::with_capacity(prompt.ids.len() / block_size.max(1));
-        let mut media = prompt.media.as_slice();
-        for (index, tokens) in prompt.ids.chunks_exact(block_size.max(1)).enumerate() {
+    pub fn of_prompt(
+        &mut self,
+        scope: CacheScope<'_>,
+        ids: &[u32],
+        mut media: &[MediaSpan],
+        block_size: usize,
+    ) -> Vec<u64> {
+        let mut hashes = Vec::with_capacity(ids.len() / block_size.max(1));
+        for (index, tokens) in ids.chunks_exact(block_size.max(1)).enumerate() {
             let (start, end) = (index * block_size, (index + 1) * block_size);
             // As vLLM's `_gen_mm_extra_hash_keys` has it: each image of which a token is in the block.
             while let Some((_, rest)) = media.split_first().filter(|(span, _)| span.offset + span.length <= start) {
@@ -92,7 +98,7 @@ impl BlockHasher {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::routing::prompt::MediaSpan;
+    use crate::routing::prompt::PromptTokens;
 
     fn hash(name: &str) -> MmHash {
         MmHash::of_identifier(name)
@@ -105,7 +111,8 @@ mod tests {
 
     #[test]
     fn a_prompt_hashes_to_what_its_events_do() {
-        let hashes = BlockHasher::default().of_prompt(CacheScope::default(), &prompt("a", 3), 4);
+        let prompt = prompt("a", 3);
+        let hashes = BlockHasher::default().of_prompt(CacheScope::default(), &prompt.ids, &prompt.media, 4);
         let extra = |media: Vec<(MmHash, i64)>| BlockExtra { media, ..BlockExtra::default() };
         let events = [
             (Some(CacheScope::default()), [0, 1, 2, 3], extra(vec![(hash("a"), 3)])),
@@ -121,7 +128,9 @@ mod tests {
 
     #[test]
     fn what_makes_a_block_another_block_makes_another_hash() {
-        let of = |scope, prompt: &PromptTokens, size| BlockHasher::default().of_prompt(scope, prompt, size);
+        let of = |scope, prompt: &PromptTokens, size| {
+            BlockHasher::default().of_prompt(scope, &prompt.ids, &prompt.media, size)
+        };
         let base = of(CacheScope::default(), &prompt("a", 3), 4);
         let salted = of(CacheScope { salt: Some("s"), lora: None }, &prompt("a", 3), 4);
         let tuned = of(CacheScope { salt: None, lora: Some("s") }, &prompt("a", 3), 4);

@@ -41,6 +41,13 @@ pub struct Stored {
     pub kind: Option<String>,
 }
 
+impl Stored {
+    /// The cache salt, of an event that begins a prompt. The LoRA's name stands before it, and may well be the same text.
+    pub fn salt(&self) -> Option<&str> {
+        self.extra.first()?.texts.get(usize::from(self.lora_name.is_some())).map(String::as_str)
+    }
+}
+
 /// What beside its tokens makes a block what it is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BlockExtra {

@@ -23,8 +23,10 @@ use kv_index::ChainIndex;
 use super::{
     blocks::{BlockHasher, CacheScope},
     lane::Lane,
+    names::ImageNames,
+    sent::{self, SentPrompt, SentPrompts},
 };
-use crate::routing::prompt::PromptTokens;
+use crate::routing::prompt::MediaSpan;
 
 /// Streams of events at once. Each costs a bit in every stretch of blocks.
 pub const MAX_LANES: usize = 512;
@@ -53,6 +55,8 @@ pub struct KvIndex {
     lanes: RwLock<Lanes>,
     max_blocks: usize,
     pub(super) held_blocks: AtomicUsize,
+    /// What workers call images that pass by URL.
+    pub names: ImageNames,
 }
 
 #[derive(Default)]
@@ -61,6 +65,8 @@ pub(super) struct Lanes {
     pub(super) by_id: Vec<Option<(usize, Arc<LaneState>)>>,
     pub(super) count: usize,
     pub(super) loras: HashSet<String>,
+    /// Tokens a block, as the lanes have told: each once.
+    pub(super) block_sizes: Vec<usize>,
 }
 
 #[derive(Debug)]
@@ -69,6 +75,7 @@ pub(super) struct LaneState {
     /// Tokens a block; 0 until an event has told.
     pub block_size: AtomicUsize,
     pub blocks: AtomicUsize,
+    pub sent: SentPrompts,
 }
 
 /// A prompt in blocks of the size that workers use, or one of them, if they differ.
@@ -91,6 +98,7 @@ impl KvIndex {
             lanes: RwLock::default(),
             max_blocks,
             held_blocks: AtomicUsize::new(0),
+            names: ImageNames::default(),
         }
     }
 
@@ -101,6 +109,7 @@ impl KvIndex {
             view: AtomicU8::new(View::None as u8),
             block_size: AtomicUsize::new(0),
             blocks: AtomicUsize::new(0),
+            sent: SentPrompts::default(),
         });
         let mut lanes = self.write();
         let slot = id as usize;
@@ -113,28 +122,31 @@ impl KvIndex {
         Ok(Lane::new(self.clone(), id, state))
     }
 
-    /// Tells how many tokens of the prompt's beginning each worker holds, if any; a worker with several ranks more than
-    /// once.
+    /// The worker is sent a prompt: to be held against its events.
+    pub fn send(&self, worker: usize, prompt: &Arc<SentPrompt>) {
+        let lanes = self.read();
+        let max_tokens = sent::MAX_TOKENS / lanes.count.max(1);
+        for (_, state) in lanes.by_id.iter().flatten().filter(|(of, _)| *of == worker) {
+            state.sent.send(prompt, max_tokens);
+        }
+    }
+
+    /// Tells how many tokens of the beginning of a prompt of these tokens and images each worker holds, if any; a worker with
+    /// several ranks more than once.
     pub fn overlaps(
         &self,
-        prompt: &PromptTokens,
+        ids: &[u32],
+        media: &[MediaSpan],
         salt: Option<&str>,
         model: Option<&str>,
         mut report: impl FnMut(usize, usize),
     ) -> Overlaps {
         let lanes = self.read();
         let lora = model.filter(|model| lanes.loras.contains(*model));
-        let mut sizes: Vec<usize> = Vec::with_capacity(1);
-        for (_, state) in lanes.by_id.iter().flatten() {
-            let size = state.block_size.load(Ordering::Relaxed);
-            if size != 0 && !sizes.contains(&size) {
-                sizes.push(size);
-            }
-        }
         let mut hasher = BlockHasher::default();
-        let mut of = |size| hasher.of_prompt(CacheScope { lora, salt }, prompt, size);
+        let mut of = |size| hasher.of_prompt(CacheScope { lora, salt }, ids, media, size);
         let mut first = None;
-        for size in sizes {
+        for &size in &lanes.block_sizes {
             let hashes = of(size);
             self.held(&hashes, |lane, blocks| {
                 if let Some(Some((worker, _))) = lanes.by_id.get(lane) {
@@ -144,6 +156,19 @@ impl KvIndex {
             first.get_or_insert(Overlaps { block_size: size, hashes });
         }
         first.unwrap_or_else(|| Overlaps { block_size: UNKNOWN_BLOCK_SIZE, hashes: of(UNKNOWN_BLOCK_SIZE) })
+    }
+
+    /// The hashes of the blocks of such a prompt.
+    pub fn hashes(
+        &self,
+        ids: &[u32],
+        media: &[MediaSpan],
+        salt: Option<&str>,
+        model: Option<&str>,
+        block_size: usize,
+    ) -> Vec<u64> {
+        let lora = model.filter(|model| self.is_lora(model));
+        BlockHasher::default().of_prompt(CacheScope { lora, salt }, ids, media, block_size)
     }
 
     /// How many blocks of this chain each lane holds from its beginning.
@@ -203,6 +228,17 @@ impl KvIndex {
     }
 }
 
+impl Lanes {
+    /// A lane has told how many tokens a block has, or is gone.
+    pub fn note_block_sizes(&mut self) {
+        let told = self.by_id.iter().flatten().map(|(_, state)| state.block_size.load(Ordering::Relaxed));
+        let mut sizes: Vec<usize> = told.filter(|&size| size != 0).collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        self.block_sizes = sizes;
+    }
+}
+
 impl LaneState {
     pub fn view(&self) -> View {
         match self.view.load(Ordering::Relaxed) {
@@ -226,7 +262,7 @@ mod tests {
     use super::*;
     use crate::routing::{
         kv::events::{BlockExtra, KvEvent, Removed, Stored},
-        prompt::{MediaSpan, MmHash},
+        prompt::{MediaSpan, MmHash, PromptTokens},
     };
 
     const SIZE: usize = 4;
@@ -256,7 +292,7 @@ mod tests {
 
     fn scoped(index: &KvIndex, prompt: &PromptTokens, salt: Option<&str>, model: Option<&str>) -> Vec<(usize, usize)> {
         let mut found = Vec::new();
-        index.overlaps(prompt, salt, model, |worker, tokens| found.push((worker, tokens)));
+        index.overlaps(&prompt.ids, &prompt.media, salt, model, |worker, tokens| found.push((worker, tokens)));
         found.sort_unstable();
         found
     }
@@ -414,7 +450,7 @@ mod tests {
                     Step::Clear(lane) => lanes[lane].apply(KvEvent::Cleared),
                 }
                 prop_assert!(index.held_blocks.load(Ordering::Relaxed) <= 20);
-                prop_assert!(lanes.iter().all(|lane| lane.names_agree()));
+                prop_assert!(lanes.iter().all(|lane| lane.all_can_age()));
             }
             overlaps(&index, &prompt(&[1, 2, 3]));
             drop(lanes);

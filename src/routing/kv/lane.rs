@@ -112,6 +112,7 @@ impl Lane {
             _ => {
                 self.clear();
                 self.state.block_size.store(size, Ordering::Relaxed);
+                self.index.write().note_block_sizes();
             }
         }
         self.group = Some(stored.group);
@@ -130,19 +131,19 @@ impl Lane {
             let extra = stored.extra.get(index).unwrap_or(&none);
             let lora = stored.lora_name.as_deref();
             let first = index == 0 && stored.parent.is_none();
-            let scope = first.then(|| CacheScope {
-                lora,
-                // The LoRA's name stands first; a salt may well be the same text.
-                salt: extra.texts.get(usize::from(lora.is_some())).map(String::as_str),
-            });
+            let scope = first.then(|| CacheScope { lora, salt: stored.salt() });
             let content = self.hasher.of_event(scope, tokens, extra);
             blocks.push(StoredBlock { seq_hash: SequenceHash(hash), content_hash: ContentHash(content) });
         }
+        let before = stored.parent.map_or(Some(0), |parent| self.ages.depth(parent));
         let parent = stored.parent.map(SequenceHash);
         match self.index.chain.apply_stored(self.id, &blocks, parent, &mut self.map) {
             Ok(()) => {
                 self.ages.store(stored.parent, blocks.iter().map(|block| block.seq_hash.0));
                 self.count();
+                if let Some(before) = before {
+                    self.state.sent.computed(before * size, stored, &self.index.names);
+                }
             }
             // What stood before was never heard of.
             Err(_) => self.ignore(),
@@ -199,11 +200,10 @@ impl Lane {
         }
     }
 
-    /// Whether what can age is what is held.
+    /// Whether all that is held can age. (Of a block that is said to follow itself the chain index may keep nothing.)
     #[cfg(test)]
-    pub(super) fn names_agree(&self) -> bool {
-        self.ages.held().count() == self.map.len()
-            && self.ages.held().all(|name| self.map.contains_key(SequenceHash(name)))
+    pub(super) fn all_can_age(&self) -> bool {
+        self.ages.held().filter(|&name| self.map.contains_key(SequenceHash(name))).count() == self.map.len()
     }
 
     fn learn_lora(&self, name: &str) {
@@ -232,6 +232,7 @@ impl Drop for Lane {
         if let Some(slot) = lanes.by_id.get_mut(self.id as usize) {
             *slot = None;
             lanes.count -= 1;
+            lanes.note_block_sizes();
         }
         drop(lanes);
         self.index.chain.remove_worker(self.id, std::mem::take(&mut self.map));

@@ -8,6 +8,7 @@
 //! - [`index`]: which worker holds how much of a prompt.
 //! - [`lane`]: one stream of events, by which the index learns.
 //! - [`ages`]: which of a stream's blocks go first.
+//! - [`sent`]: prompts on their way, held against the events; [`names`]: what workers call images that pass by URL.
 //! - [`blocks`]: the hash of a block, the same for an event and for a prompt.
 
 pub mod ages;
@@ -16,9 +17,14 @@ pub mod endpoint;
 pub mod events;
 pub mod index;
 pub mod lane;
+pub mod names;
+pub mod sent;
 pub mod stream;
 pub mod subscription;
 pub mod zmtp;
+
+/// What is kept beside the blocks takes at most, about.
+pub const MAX_BYTES: u64 = names::MAX_BYTES + sent::MAX_TOKENS as u64 * 4;
 
 pub use index::{KvIndex, Overlaps, View};
 pub use lane::Lane;

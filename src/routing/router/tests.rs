@@ -21,6 +21,7 @@ fn asked(key: u64) -> Asked {
         model: None,
         salt: None,
         named: true,
+        checked: false,
     }
 }
 
@@ -44,7 +45,10 @@ fn with_image(image: &str, question: u32) -> Asked {
     ids.extend([question; 60]);
     Asked {
         affinity: Affinity::new(hash.prefix()),
-        prompt: Prompt::Tokens(PromptTokens { ids, media: vec![MediaSpan { hash, offset: 100, length: 640 }] }),
+        prompt: Prompt::Tokens(Arc::new(PromptTokens {
+            ids,
+            media: vec![MediaSpan { hash, offset: 100, length: 640 }],
+        })),
         images: vec![hash],
         mm: Some(MmRoutingInfo::new(vec![MmImage { hash, tokens: 640 }])),
         ..asked(0)
@@ -54,7 +58,7 @@ fn with_image(image: &str, question: u32) -> Asked {
 #[test]
 fn nobody_is_chosen_from_nobody() {
     for policy in <RoutePolicy as clap::ValueEnum>::value_variants() {
-        assert_eq!(router(*policy).choose(&asked(1), &[]), None);
+        assert_eq!(router(*policy).choose(&asked(1), &[]).map(|decision| decision.index), None);
     }
 }
 
@@ -142,7 +146,12 @@ mod mm_kv {
             BlockExtra { media: media.into_iter().collect(), ..BlockExtra::default() }
         });
         KvEvent::Stored(Stored {
-            hashes: chain_keys(&BlockHasher::default().of_prompt(CacheScope::default(), prompt, size)),
+            hashes: chain_keys(&BlockHasher::default().of_prompt(
+                CacheScope::default(),
+                &prompt.ids,
+                &prompt.media,
+                size,
+            )),
             token_ids: prompt.ids[..blocks * size].to_vec(),
             block_size: size,
             extra: extra.collect(),
@@ -192,9 +201,39 @@ mod mm_kv {
     }
 
     #[test]
+    fn an_image_by_url_is_found_in_events_once_its_name_was_learned() {
+        let router = router(RoutePolicy::MmKv);
+        let mut lanes: Vec<_> = (0..8).map(|worker| router.kv.lane(worker, &worker.to_string()).unwrap()).collect();
+        lanes.iter_mut().for_each(|lane| lane.set_view(View::Complete));
+        let by_url = |question| Asked { named: false, ..with_image("url", question) };
+        let choose = |question| router.choose(&by_url(question), &candidates(&[0; 8])).unwrap();
+        let first = choose(1);
+        lanes[first.index].apply(event(&with_image("picture", 1), 32));
+        let second = choose(2);
+        assert_eq!((second.index, second.reason), (first.index, Reason::Overlap));
+        assert_eq!((second.term.told, second.term.overlap), (736, 736));
+        // What it was sent is remembered under our name, before and after.
+        drop(lanes);
+        let third = choose(3);
+        assert!(third.index == first.index && third.term.told == 0 && third.term.overlap >= 640, "{third}");
+    }
+
+    #[test]
+    fn prompts_are_watched_where_something_can_be_learned() {
+        let router = router(RoutePolicy::MmKv);
+        let mut lane = router.kv.lane(0, "0").unwrap();
+        let watched = |asked: Asked| router.choose(&asked, &candidates(&[0])).unwrap().sent.is_some();
+        assert!(!watched(Asked { checked: true, ..with_image("a", 1) }), "nothing tells of the worker");
+        lane.set_view(View::Partial);
+        assert!(watched(Asked { checked: true, ..with_image("a", 1) }));
+        assert!(watched(Asked { named: false, ..with_image("a", 1) }));
+        assert!(!watched(with_image("a", 1)));
+    }
+
+    #[test]
     fn a_decision_reads_as_a_header() {
         let decision = router(RoutePolicy::MmKv).choose(&with_image("a", 1), &candidates(&[1, 1])).unwrap();
-        let expected = "policy=mm-kv; reason=affinity; tokens=800; overlap=0; media=0; load=1000; candidates=2";
+        let expected = "policy=mm-kv; reason=affinity; tokens=800; overlap=0; told=0; media=0; load=1000; candidates=2";
         assert_eq!(decision.to_string(), expected);
     }
 }
