@@ -3,11 +3,10 @@
 use std::env;
 
 fn main() {
-    println!("cargo:rerun-if-changed=native/jpeg_shim.c");
-    println!("cargo:rerun-if-changed=native/jpeg_shim.h");
+    println!("cargo:rerun-if-changed=native");
     let libjpeg = env::var("DEP_TURBOJPEG_INCLUDE").expect("turbojpeg-sys tells where it put libjpeg's headers");
     cc::Build::new()
-        .file("native/jpeg_shim.c")
+        .files(["native/jpeg_shim.c", "native/jpeg_refine.c"])
         .includes(libjpeg.split(','))
         .warnings(true)
         .extra_warnings(true)

@@ -20,13 +20,14 @@ use mediagate::{
         decode::DecodeLimits,
         fetch::FetchConfig,
         loader::{MediaConfig, MediaLoader},
+        source::SourceText,
     },
-    memory::{Arena, SharedText},
+    memory::Arena,
 };
 use tokio::time::Instant as Deadline;
 
 /// A picture of one pixel in a data: URI: a source as short as an image URL, and an entry like any other.
-fn source(number: u32) -> SharedText {
+fn source(number: u32) -> String {
     let [_, red, green, blue] = number.to_be_bytes();
     let mut file = Vec::new();
     let mut encoder = png::Encoder::new(&mut file, 1, 1);
@@ -35,10 +36,10 @@ fn source(number: u32) -> SharedText {
     let mut writer = encoder.write_header().unwrap();
     writer.write_image_data(&[red, green, blue]).unwrap();
     writer.finish().unwrap();
-    format!("data:image/png;base64,{}", base64_simd::STANDARD.encode_to_string(file)).into()
+    format!("data:image/png;base64,{}", base64_simd::STANDARD.encode_to_string(file))
 }
 
-fn filled(entries: u32) -> (MediaLoader, Vec<SharedText>) {
+fn filled(entries: u32) -> (MediaLoader, Vec<String>) {
     let config = MediaConfig {
         fetch: FetchConfig::default(),
         decode: DecodeLimits::default(),
@@ -58,20 +59,24 @@ fn filled(entries: u32) -> (MediaLoader, Vec<SharedText>) {
     runtime.block_on(async {
         for batch in sources.chunks(256) {
             let deadline = Deadline::now() + Duration::from_secs(60);
-            loader.load_all(batch, &Scope::default(), deadline).await.unwrap();
+            loader.load_all(&texts(batch), &Scope::default(), deadline).await.unwrap();
         }
     });
     (loader, sources)
 }
 
+fn texts(sources: &[String]) -> Vec<SourceText> {
+    sources.iter().map(|source| source.as_str().into()).collect()
+}
+
 /// A hit waits for nothing, so it is there at the first poll.
-fn hit(loader: &MediaLoader, source: &SharedText, scope: &Scope, deadline: Deadline) {
+fn hit(loader: &MediaLoader, source: &SourceText, scope: &Scope, deadline: Deadline) {
     let loaded = loader.load(source.clone(), scope, deadline).now_or_never().expect("a hit").unwrap();
     black_box(loaded);
 }
 
 /// Visits all, in an order that no cache of the processor foresees.
-fn order(sources: &[SharedText], mut at: usize) -> impl Iterator<Item = &SharedText> {
+fn order<T>(sources: &[T], mut at: usize) -> impl Iterator<Item = &T> {
     std::iter::repeat_with(move || {
         at = (at + 7919) % sources.len();
         &sources[at]
@@ -86,7 +91,7 @@ fn hits(criterion: &mut Criterion) {
         let mut sources = order(&sources, 0);
         group.bench_function(BenchmarkId::from_parameter(entries), |bencher| {
             // A request has just been read when its images are loaded: the texts are at hand, the entries are not.
-            let text = || SharedText::from(sources.next().unwrap().as_str());
+            let text = || SourceText::from(sources.next().unwrap().as_str());
             bencher.iter_batched_ref(
                 text,
                 |source| hit(&loader, source, &scope, deadline),
@@ -121,6 +126,7 @@ fn hits_side_by_side(criterion: &mut Criterion) {
     group.throughput(Throughput::Elements(1));
     let (scope, deadline) = (Scope::default(), Deadline::now() + Duration::from_secs(3600));
     let (loader, sources) = filled(1_000);
+    let sources = texts(&sources);
     for threads in [1, 2, 4, 16] {
         group.bench_function(BenchmarkId::from_parameter(threads), |bencher| {
             bencher.iter_custom(|hits| {

@@ -7,6 +7,8 @@
 #include <jpeglib.h>
 #include <jerror.h>
 
+#include "jpeg_refine.h"
+
 /* Rows asked for in one call of libjpeg, which hands out at most a few at a time. */
 #define ROWS_PER_CALL 16
 
@@ -16,6 +18,8 @@ struct mg_jpeg {
   struct jpeg_source_mgr source;
   struct jpeg_progress_mgr progress;
   jmp_buf entry;
+  mg_refiner refiner;
+  int is_refiner_installed;
   int max_scans;
   int status;
   char message[JMSG_LENGTH_MAX];
@@ -42,9 +46,18 @@ static void on_warning(j_common_ptr common, int level) {
 
 static void on_output(j_common_ptr common) { (void)common; }
 
+mg_refiner *mg_refiner_of(j_decompress_ptr decoder) { return &shim_of((j_common_ptr)decoder)->refiner; }
+
+/* Called for every few rows of a scan, for the first time when the first scan is about to be read. */
 static void on_progress(j_common_ptr common) {
-  if (((j_decompress_ptr)common)->input_scan_number > shim_of(common)->max_scans) {
+  j_decompress_ptr decoder = (j_decompress_ptr)common;
+  mg_jpeg *jpeg = shim_of(common);
+  if (decoder->input_scan_number > jpeg->max_scans) {
     fail(common, MG_JPEG_TOO_MANY_SCANS);
+  }
+  if (decoder->progressive_mode && !jpeg->is_refiner_installed) {
+    jpeg->is_refiner_installed = 1;
+    mg_refiner_install(&jpeg->refiner, decoder);
   }
 }
 

@@ -15,6 +15,7 @@ mod show;
 
 use std::{
     ffi::OsString,
+    net::SocketAddr,
     path::{Path, PathBuf},
 };
 
@@ -221,6 +222,16 @@ fn scalar(value: &toml::Value) -> Option<String> {
     }
 }
 
+/// A size, as a flag gives it.
+fn size(text: &str) -> Result<ByteSize, &'static str> {
+    text.parse().map_err(|_| "must be a number of bytes, alone or with a unit: 65536, 64MiB, 1GB")
+}
+
+/// Where to listen, as a flag gives it.
+fn address(text: &str) -> Result<SocketAddr, &'static str> {
+    text.parse().map_err(|_| "must be an IP address and a port, such as 0.0.0.0:8080 or [::1]:8080")
+}
+
 fn usize_of(size: ByteSize) -> usize {
     usize::try_from(size.as_u64()).unwrap_or(usize::MAX)
 }
@@ -314,9 +325,19 @@ mod tests {
             (vec!["--request-timeout-ms", "0"], "--request-timeout-ms"),
             (vec!["--circuit-wait-ms", "60000"], "--circuit-longest-wait-ms"),
             (vec!["--max-header-bytes", "1KiB"], "--max-header-bytes"),
+            (vec!["--watch-files-ms", "0"], "--watch-files-ms"),
+            (vec!["--log", "bad[filter"], "--log"),
         ] {
             let error = read(&[&WORKER[..], &words[..]].concat()).unwrap().serve.validate().unwrap_err();
             assert!(error.to_string().contains(hint), "{error}");
+        }
+        for (flag, value, hint) in [
+            ("--arena-bytes", "1XB", "64MiB"),
+            ("--max-body-bytes", "", "64MiB"),
+            ("--listen", "localhost:8080", "0.0.0.0:8080"),
+        ] {
+            let error = read(&[&WORKER[..], &[flag, value]].concat()).unwrap_err().to_string();
+            assert!(error.contains(flag) && error.contains(hint), "{error}");
         }
         let error = read(&[]).unwrap().serve.validate().unwrap_err();
         assert!(error.to_string().contains("--workers-file"), "a worker is needed: {error}");

@@ -16,7 +16,6 @@ use crate::{
         fetch::Fetcher,
         url_names::UrlNames,
     },
-    memory::SharedText,
     model::{ImageTokens, ModelFiles, UncountableSize},
     prompt::{NotWritten, PromptRequest, PromptWriter},
     request::{ClientRequest, ImageSource, RequestError, shape},
@@ -98,7 +97,7 @@ async fn predict(model: &Model, path: &Path) -> Result<PromptTokens, NotPredicte
     for (index, part) in client.images.iter().enumerate() {
         let ImageSource::Url(url) = &part.source else { continue };
         let name = names.name(&scope, url);
-        let size = model.dimensions.of(name, SharedText::within(&body, url)).await;
+        let size = model.dimensions.of(name, &part.source.text(&body)).await;
         let size = size.map_err(|reason| NotPredicted::Size { index, reason })?;
         images.push(MmImage { hash: name.into(), tokens: model.images.count(size.height, size.width)? });
     }

@@ -7,13 +7,10 @@ mod support;
 
 use std::{sync::Arc, time::Duration};
 
-use mediagate::{
-    media::{
-        content::{MediaId, Scope},
-        dimensions::{Dimensions, NoSize, PictureSize},
-        fetch::{FetchConfig, FetchError, Fetcher},
-    },
-    memory::SharedText,
+use mediagate::media::{
+    content::{MediaId, Scope},
+    dimensions::{Dimensions, NoSize, PictureSize},
+    fetch::{FetchConfig, FetchError, Fetcher},
 };
 
 use crate::support::{
@@ -55,7 +52,7 @@ fn dimensions(config: &FetchConfig, patience: Duration) -> Dimensions {
 }
 
 async fn ask(dimensions: &Dimensions, url: &str) -> Result<PictureSize, NoSize> {
-    dimensions.of(MediaId::of_url(&Scope::default(), url), SharedText::from(url)).await
+    dimensions.of(MediaId::of_url(&Scope::default(), url), &url.into()).await
 }
 
 async fn play(script: Vec<Behaviour>) -> (Origin, Result<PictureSize, NoSize>) {

@@ -12,24 +12,40 @@ use mediagate::{
     error::Fault,
     media::{
         content::Scope,
-        error::LoadError,
         fetch::FetchConfig,
-        loader::{Loaded, MediaConfig, MediaLoader},
+        loader::{MediaConfig, MediaLoader},
+        source::SourceText,
     },
-    memory::SharedText,
 };
 use tokio::{task::JoinHandle, time::Instant};
 
 /// Pixels of 64 x 64: three pages.
 const PICTURE_BYTES: usize = 64 * 64 * 3;
 
-/// A load of its own accord.
-fn spawn_load<const IMAGES: usize>(
-    loader: &MediaLoader,
-    sources: [SharedText; IMAGES],
-) -> JoinHandle<Result<Vec<Loaded>, LoadError>> {
+/// A request of its own for pictures of 64 x 64, which must be those of these seeds.
+fn request(loader: &MediaLoader, sources: Vec<SourceText>, seeds: Vec<u64>) -> JoinHandle<()> {
     let loader = loader.clone();
-    tokio::spawn(async move { loader.load_all(&sources, &Scope::default(), late()).await })
+    tokio::spawn(async move {
+        let loaded = loader.load_all(&sources, &Scope::default(), late()).await.unwrap();
+        assert_eq!(loaded.len(), seeds.len());
+        for (loaded, seed) in loaded.iter().zip(seeds) {
+            assert_eq!(picture(loaded).0, pixels(seed, 64, 64));
+        }
+    })
+}
+
+/// Long before any of them would be refused.
+async fn all_end(requests: impl IntoIterator<Item = JoinHandle<()>>) {
+    for request in tokio::time::timeout(Duration::from_secs(50), join_all(requests)).await.expect("a deadlock") {
+        request.unwrap();
+    }
+}
+
+/// Until somebody is admitted to as many bytes of files.
+async fn held_encoded(loader: &MediaLoader, bytes: usize) {
+    while loader.held().encoded_bytes < bytes {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
 }
 
 /// The case that a loader which admits image by image gets wrong: with room for two pictures, one request holds A and waits
@@ -41,19 +57,11 @@ async fn two_that_lead_one_image_and_follow_the_other_do_not_wait_for_one_anothe
         let config = MediaConfig { encoded_bytes: 2 << 20, ..origin.config() };
         let loader = loader(config, 2 * PICTURE_BYTES);
         let (a, b) = (2 * round, 2 * round + 1);
-        let requests = [[a, b], [b, a], [a, b], [b, a]].map(|seeds| {
-            let sources = seeds.map(|seed| origin.url(&format!("/{seed}/64/64?delay={}", seed % 3)));
-            let loader = loader.clone();
-            tokio::spawn(async move {
-                let loaded = loader.load_all(&sources, &Scope::default(), late()).await.unwrap();
-                for (loaded, seed) in loaded.iter().zip(seeds) {
-                    assert_eq!(picture(loaded).0, pixels(seed, 64, 64));
-                }
-            })
-        });
-        for request in tokio::time::timeout(Duration::from_secs(20), join_all(requests)).await.expect("a deadlock") {
-            request.unwrap();
-        }
+        all_end([[a, b], [b, a], [a, b], [b, a]].map(|seeds| {
+            let url = |seed: &u64| origin.url(&format!("/{seed}/64/64?delay={}", seed % 3));
+            request(&loader, seeds.iter().map(url).collect(), seeds.to_vec())
+        }))
+        .await;
         at_rest(&loader).await;
     }
 }
@@ -62,21 +70,12 @@ async fn two_that_lead_one_image_and_follow_the_other_do_not_wait_for_one_anothe
 async fn many_requests_for_overlapping_images_all_end_in_an_arena_that_holds_one_of_them() {
     let origin = Origin::start().await;
     let loader = loader(origin.config(), 8 * PICTURE_BYTES);
-    let requests = (0..60u64).map(|request| {
+    all_end((0..60u64).map(|number| {
         // Eight of twelve, each request in another order.
-        let seeds: Vec<u64> = (0..8).map(|n| (request * 7 + n * (1 + request % 5)) % 12).collect();
-        let sources: Vec<_> = seeds.iter().map(|seed| origin.url(&format!("/{seed}/64/64"))).collect();
-        let loader = loader.clone();
-        tokio::spawn(async move {
-            let loaded = loader.load_all(&sources, &Scope::default(), late()).await.unwrap();
-            for (loaded, seed) in loaded.iter().zip(seeds) {
-                assert_eq!(picture(loaded).0, pixels(seed, 64, 64));
-            }
-        })
-    });
-    for request in tokio::time::timeout(Duration::from_secs(50), join_all(requests)).await.expect("a deadlock") {
-        request.unwrap();
-    }
+        let seeds: Vec<u64> = (0..8).map(|n| (number * 7 + n * (1 + number % 5)) % 12).collect();
+        request(&loader, seeds.iter().map(|seed| origin.url(&format!("/{seed}/64/64"))).collect(), seeds)
+    }))
+    .await;
     at_rest(&loader).await;
 }
 
@@ -104,7 +103,8 @@ async fn files_that_together_exceed_the_budget_are_refused() {
     let origin = Origin::start().await;
     // Data: URIs tell their size beforehand; their pixels do not compress.
     let uris: Vec<_> = (0..40).map(|seed| data_uri(seed, 300, 300)).collect();
-    let encoded_bytes = uris.iter().map(|uri| uri.as_str().len() / 4 * 3).sum::<usize>() / 2;
+    let encoded_bytes = uris.iter().map(|uri| uri.len() / 4 * 3).sum::<usize>() / 2;
+    let uris: Vec<SourceText> = uris.into_iter().map(SourceText::from).collect();
     let fetch = FetchConfig { max_bytes: encoded_bytes, ..origin.config().fetch };
     let loader = loader(MediaConfig { encoded_bytes, fetch, ..origin.config() }, 64 << 20);
     let refused = loader.load_all(&uris, &Scope::default(), late()).await.unwrap_err();
@@ -120,12 +120,8 @@ async fn a_request_for_many_files_takes_them_in_turns_within_its_share() {
     let config = MediaConfig { encoded_bytes: 16 << 20, ..origin.config() };
     let loader = loader(config, 64 << 20);
     let sources: Vec<_> = (0..60).map(|seed| origin.url(&format!("/{seed}/64/64?delay=2"))).collect();
-    let loaded = loader.load_all(&sources, &Scope::default(), late()).await.unwrap();
-    for (loaded, seed) in loaded.iter().zip(0..) {
-        assert_eq!(picture(loaded).0, pixels(seed, 64, 64));
-    }
+    all_end([request(&loader, sources, (0..60).collect())]).await;
     assert!((2..=16).contains(&origin.most_under_way()), "{} at once", origin.most_under_way());
-    drop(loaded);
     at_rest(&loader).await;
 }
 
@@ -135,13 +131,8 @@ async fn files_count_as_what_their_origin_announces() {
     // Room for two files of the largest size, or for many of those that there are.
     let config = MediaConfig { encoded_bytes: 2 << 20, ..origin.config() };
     let loader = loader(config, 64 << 20);
-    let loads = (0..30).map(|seed| {
-        let (loader, source) = (loader.clone(), origin.url(&format!("/{seed}/64/64?pause=300")));
-        tokio::spawn(async move { loader.load(source, &Scope::default(), late()).await })
-    });
-    for (loaded, seed) in join_all(loads).await.into_iter().zip(0..) {
-        assert_eq!(picture(&loaded.unwrap().unwrap()).0, pixels(seed, 64, 64));
-    }
+    let url = |seed| origin.url(&format!("/{seed}/64/64?pause=300"));
+    all_end((0..30).map(|seed| request(&loader, vec![url(seed)], vec![seed]))).await;
     assert!(origin.most_bodies() > 10, "{} at once", origin.most_bodies());
     at_rest(&loader).await;
 }
@@ -153,13 +144,8 @@ async fn files_of_unknown_length_count_as_the_largest_and_others_wait_for_their_
     let config = MediaConfig { encoded_bytes: 1 << 20, fetch, ..origin.config() };
     let loader = loader(config, 64 << 20);
     let scope = Scope::default();
-    let first = tokio::spawn({
-        let (loader, source) = (loader.clone(), origin.url("/1/64/64?pause=300&chunked=true"));
-        async move { loader.load(source, &scope, late()).await }
-    });
-    while loader.held().encoded_bytes == 0 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    let first = request(&loader, vec![origin.url("/1/64/64?pause=300&chunked=true")], vec![1]);
+    held_encoded(&loader, 1).await;
     // It gets as far as its head, and holds nothing while it waits.
     let busy = loader.load(origin.url("/2/64/64?pause=0"), &scope, soon()).await.unwrap_err();
     assert_eq!((busy.code(), origin.requests("/2/64/64?pause=0")), ("media_overloaded", 1));
@@ -167,7 +153,7 @@ async fn files_of_unknown_length_count_as_the_largest_and_others_wait_for_their_
     // What it waits is not its origin's time: together they take longer than a fetch may.
     let second = loader.load(origin.url("/3/64/64?pause=250"), &scope, late()).await.unwrap();
     assert_eq!(picture(&second).0, pixels(3, 64, 64));
-    assert_eq!(picture(&first.await.unwrap().unwrap()).0, pixels(1, 64, 64));
+    first.await.unwrap();
     drop(second);
     at_rest(&loader).await;
 }
@@ -181,23 +167,14 @@ async fn who_is_admitted_first_waits_for_no_leader_that_is_not() {
         let config = MediaConfig { encoded_bytes: 1 << 20, ..origin.config() };
         let loader = loader(config, 1 << 20);
         let seeds: Vec<u64> = (0..6).map(|n| round * 6 + n).collect();
-        let requests = (0..6).map(|first| {
+        let path = |seed: &u64| format!("/{seed}/64/64?pause={}", seed % 4);
+        all_end((0..6).map(|first| {
             let mut seeds = seeds.clone();
             seeds.rotate_left(first);
-            let sources: Vec<_> =
-                seeds.iter().map(|seed| origin.url(&format!("/{seed}/64/64?pause={}", seed % 4))).collect();
-            let loader = loader.clone();
-            tokio::spawn(async move {
-                let loaded = loader.load_all(&sources, &Scope::default(), late()).await.unwrap();
-                for (loaded, seed) in loaded.iter().zip(seeds) {
-                    assert_eq!(picture(loaded).0, pixels(seed, 64, 64));
-                }
-            })
-        });
-        for request in tokio::time::timeout(Duration::from_secs(20), join_all(requests)).await.expect("a deadlock") {
-            request.unwrap();
-        }
-        assert!(seeds.iter().all(|seed| origin.requests(&format!("/{seed}/64/64?pause={}", seed % 4)) == 1));
+            request(&loader, seeds.iter().map(|seed| origin.url(&path(seed))).collect(), seeds)
+        }))
+        .await;
+        assert!(seeds.iter().all(|seed| origin.requests(&path(seed)) == 1));
         at_rest(&loader).await;
     }
 }
@@ -209,11 +186,7 @@ async fn who_follows_a_fetch_does_not_wait_for_the_bytes_that_it_holds_itself() 
     // Files of unknown length count as the largest, and there is room for one.
     let loader = loader(MediaConfig { encoded_bytes: 1 << 20, ..origin.config() }, 64 << 20);
     let path = "/1/64/64?pause=100&chunked=true";
-    let [first, second] = [0, 1].map(|_| spawn_load(&loader, [origin.url(path)]));
-    for loaded in [first, second] {
-        let loaded = tokio::time::timeout(Duration::from_secs(20), loaded).await.expect("a deadlock").unwrap().unwrap();
-        assert_eq!(picture(&loaded[0]).0, pixels(1, 64, 64));
-    }
+    all_end([0, 1].map(|_| request(&loader, vec![origin.url(path)], vec![1]))).await;
     assert_eq!(origin.requests(path), 1, "the second has it from the cache");
     at_rest(&loader).await;
 }
@@ -225,24 +198,19 @@ async fn who_waits_to_be_admitted_keeps_no_file_of_others() {
     let loader = loader(MediaConfig { encoded_bytes: 2 << 20, ..origin.config() }, 64 << 20);
     let unknown = |seed: u64, pause: u64| origin.url(&format!("/{seed}/64/64?pause={pause}&chunked=true"));
     let (short, long) = (unknown(1, 100), unknown(2, 1_000));
-    let first = spawn_load(&loader, [short.clone()]);
-    let other = spawn_load(&loader, [long.clone()]);
-    while loader.held().encoded_bytes < 2 << 20 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    let first = request(&loader, vec![short.clone()], vec![1]);
+    let other = request(&loader, vec![long], vec![2]);
+    held_encoded(&loader, 2 << 20).await;
     // Follows the first, and wants more than the other leaves when the first is done.
-    let waiting = spawn_load(&loader, [short, unknown(3, 0)]);
-    first.await.unwrap().unwrap();
+    let waiting = request(&loader, vec![short, unknown(3, 0)], vec![1, 3]);
+    first.await.unwrap();
     while loader.held().encoded_bytes > 1 << 20 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     assert!(!other.is_finished() && !waiting.is_finished());
     // The other's, and one whose head is known.
     assert_eq!((loader.held().encoded_bytes, loader.held().fetches), (1 << 20, 2));
-    let loaded = waiting.await.unwrap().unwrap();
-    assert_eq!((picture(&loaded[0]).0, picture(&loaded[1]).0), (&pixels(1, 64, 64)[..], &pixels(3, 64, 64)[..]));
-    other.await.unwrap().unwrap();
-    drop(loaded);
+    all_end([waiting, other]).await;
     at_rest(&loader).await;
 }
 
@@ -251,17 +219,12 @@ async fn who_waits_goes_on_when_the_one_who_was_admitted_leaves() {
     let origin = Origin::start().await;
     let loader = loader(MediaConfig { encoded_bytes: 1 << 20, ..origin.config() }, 64 << 20);
     let path = "/1/64/64?pause=300&chunked=true";
-    let leaving = spawn_load(&loader, [origin.url(path)]);
-    while loader.held().encoded_bytes == 0 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-    let staying = [0, 1].map(|_| spawn_load(&loader, [origin.url(path)]));
+    let leaving = request(&loader, vec![origin.url(path)], vec![1]);
+    held_encoded(&loader, 1).await;
+    let staying = [0, 1].map(|_| request(&loader, vec![origin.url(path)], vec![1]));
     tokio::time::sleep(Duration::from_millis(50)).await;
     leaving.abort();
-    for loaded in staying {
-        let loaded = tokio::time::timeout(Duration::from_secs(20), loaded).await.expect("a deadlock").unwrap().unwrap();
-        assert_eq!(picture(&loaded[0]).0, pixels(1, 64, 64));
-    }
+    all_end(staying).await;
     assert_eq!(origin.requests(path), 2, "one of those who stayed asked again, and the other had it from that");
     at_rest(&loader).await;
 }
@@ -342,7 +305,7 @@ async fn clients_that_leave_at_any_moment_leave_nothing_behind() {
         .map(|request| {
             let sources: Vec<_> = (0..4)
                 .map(|n| match (request + n) % 3 {
-                    0 => data_uri((request + n) % 20, 64, 64),
+                    0 => data_uri((request + n) % 20, 64, 64).into(),
                     _ => origin.url(&format!("/{}/64/64?delay={}", (request + n) % 20, n)),
                 })
                 .collect();

@@ -75,7 +75,8 @@ async fn when_the_first_client_leaves_the_others_go_on_and_when_all_leave_the_wo
 async fn equal_pixels_share_a_slot_within_a_scope_and_never_across() {
     let origin = Origin::start().await;
     let loader = loader(origin.config(), ARENA_BYTES);
-    let sources = [origin.url("/1/64/64"), origin.url("/1/64/64?etag=x"), data_uri(1, 64, 64), data_uri(1, 64, 64)];
+    let sources =
+        [origin.url("/1/64/64"), origin.url("/1/64/64?etag=x"), data_uri(1, 64, 64).into(), data_uri(1, 64, 64).into()];
     let one = loader.load_all(&sources, &Scope::default(), late()).await.unwrap();
     let first = picture(&one[0]);
     assert!(one.iter().all(|loaded| picture(loaded) == first));
@@ -228,7 +229,7 @@ async fn a_source_has_one_content_for_each_rule_and_a_rule_that_changes_nothing_
     let loader = loader(origin.config(), ARENA_BYTES);
     let scope = Scope::default();
     let [quarter, half, none] = [12_544, 50_176, 1 << 20].map(|most| SmartResize::new(28, 3136, most));
-    let sources = [origin.url("/1/280/280"), data_uri(2, 280, 280)];
+    let sources = [origin.url("/1/280/280"), data_uri(2, 280, 280).into()];
     let load = |rule: Option<SmartResize>| {
         let (loader, sources) = (&loader, &sources);
         async move { loader.load_resized(sources, &scope, rule.as_ref(), late()).await.unwrap() }

@@ -15,8 +15,8 @@ use mediagate::{
     media::{
         content::{ContentHash, Scope},
         loader::{MediaConfig, MediaLoader},
+        source::SourceText,
     },
-    memory::SharedText,
 };
 use tokio::{sync::Semaphore, time::Instant};
 
@@ -98,7 +98,7 @@ async fn run(loader: &MediaLoader, port: u16, expected: &Arc<Vec<ContentHash>>, 
         let (loader, expected) = (loader.clone(), expected.clone());
         requests.push(tokio::spawn(async move {
             let seeds = seeds(request);
-            let sources: Vec<SharedText> = seeds
+            let sources: Vec<SourceText> = seeds
                 .iter()
                 .map(|seed| {
                     let (height, width) = size(*seed);

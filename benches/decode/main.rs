@@ -13,13 +13,17 @@ use std::{
     cell::{OnceCell, RefCell},
     env,
     hint::black_box,
+    time::Duration,
 };
 
 use codecs::codec;
 use criterion::{BenchmarkId, Criterion, Throughput};
-use mediagate::media::{
-    content::{ContentHash, MediaId, Scope},
-    decode::{DecodeLimits, Format, Probe, decode_into, probe},
+use mediagate::{
+    media::{
+        content::{ContentHash, MediaId, Scope},
+        decode::{DecodeLimits, Format, Probe, decode_into, probe},
+    },
+    memory::{Arena, SlotMut},
 };
 use pictures::{PICTURES, Pixels};
 use pillow::Pillow;
@@ -31,10 +35,18 @@ fn main() {
         table::print(&filter.unwrap_or_default());
         return;
     }
-    let mut criterion = Criterion::default().configure_from_args();
+    // More than a hundred measurements of milliseconds each: four minutes in all.
+    let (warm_up, measurement) = (Duration::from_millis(300), Duration::from_millis(1500));
+    let criterion = Criterion::default().warm_up_time(warm_up).measurement_time(measurement);
+    let mut criterion = criterion.configure_from_args();
     decoding(&mut criterion);
     hashing(&mut criterion);
     criterion.final_summary();
+}
+
+/// Memory such as pictures are decoded into: in huge pages, where the system gives some, and there before it is needed.
+fn slot(bytes: usize) -> SlotMut {
+    Arena::new(Arena::charge(bytes)).ok().and_then(|arena| arena.allocate(bytes)).expect("memory for a picture")
 }
 
 fn decoding(criterion: &mut Criterion) {
@@ -42,7 +54,7 @@ fn decoding(criterion: &mut Criterion) {
     let pillow = RefCell::new(Pillow::start());
     for picture in PICTURES {
         let mut group = criterion.benchmark_group(picture.name);
-        group.throughput(Throughput::Elements((picture.width * picture.height) as u64)).sample_size(10);
+        group.sample_size(10);
         let size = format!("{}x{}", picture.width, picture.height);
         // Made when it is first asked for: a filter passes over most.
         let file = OnceCell::new();
@@ -51,10 +63,11 @@ fn decoding(criterion: &mut Criterion) {
             let file = file();
             bencher.iter(|| probe(black_box(file), &DecodeLimits::default()));
         });
+        group.throughput(Throughput::Elements((picture.width * picture.height) as u64));
         group.bench_function(BenchmarkId::new("ours", &size), |bencher| {
             let file = file();
             let Ok(Probe::Decodable(header)) = probe(file, &DecodeLimits::default()) else { panic!("decodable") };
-            let mut out = vec![0; header.rgb_bytes()];
+            let mut out = slot(header.rgb_bytes());
             bencher.iter(|| decode_into(file, &header, &mut out).expect("a whole picture"));
         });
         // For the others, the decoder is ours.
@@ -62,7 +75,7 @@ fn decoding(criterion: &mut Criterion) {
             group.bench_function(BenchmarkId::new("codec", &size), |bencher| {
                 let file = file();
                 let codec = Format::sniff(file).and_then(|format| codec(format, file)).expect("a codec");
-                let mut out = vec![0; picture.width * picture.height * 4];
+                let mut out = slot(picture.width * picture.height * 4);
                 bencher.iter(|| codec(file, &mut out));
             });
         }

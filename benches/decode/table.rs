@@ -12,6 +12,7 @@ use crate::{
     codecs::codec,
     pictures::{PICTURES, Picture, Pixels},
     pillow::Pillow,
+    slot,
 };
 
 /// Rounds are fewer for large pictures, of which each takes long enough to be measured well.
@@ -41,8 +42,8 @@ pub fn print(filter: &str) {
 /// Prints a row; returns the pixels.
 fn measure(picture: &Picture, file: &[u8], mut pillow: Option<&mut Pillow>) -> Vec<u8> {
     let Ok(Probe::Decodable(header)) = probe(file, &DecodeLimits::default()) else { panic!("{}", picture.name) };
-    let mut out = vec![0; header.rgb_bytes()];
-    let mut for_codec = vec![0; header.rgb_bytes() / 3 * 4];
+    let mut out = slot(header.rgb_bytes());
+    let mut for_codec = slot(header.rgb_bytes() / 3 * 4);
     let codec = codec(header.format(), file);
     if let Some(pillow) = &mut pillow {
         pillow.open(file);
@@ -78,7 +79,7 @@ fn measure(picture: &Picture, file: &[u8], mut pillow: Option<&mut Pillow>) -> V
         milliseconds(pillows),
         ratio(pillows, ours),
     );
-    out
+    out.to_vec()
 }
 
 /// The two names of a picture beside their hash functions called directly.

@@ -41,7 +41,7 @@ fn arena_bytes_of(memory_bytes: u64, lockable_bytes: Option<u64>) -> u64 {
     lockable_bytes.map_or(quarter, |lockable| quarter.min(lockable / 16 * 15))
 }
 
-/// An eighth of what there is, at most 1 GiB: with an arena of a quarter, five eighths in all.
+/// An eighth of what there is, at most 1 GiB: with an arena of a quarter, six eighths in all.
 pub(super) fn default_eighth() -> ByteSize {
     ByteSize((limits::memory_bytes().unwrap_or(UNKNOWN_MEMORY_BYTES) / 8).min(1 << 30))
 }
@@ -49,6 +49,7 @@ pub(super) fn default_eighth() -> ByteSize {
 impl Budgets {
     pub(super) fn of(args: &ServeArgs) -> Self {
         let mut items = vec![("base", BASE_BYTES), ("bodies", args.body_budget_bytes() as u64)];
+        items.push(("worker bodies", args.worker_body_budget_bytes() as u64));
         items.push(("routing", routing::bytes(&args.routing())));
         if args.frontend_decoding {
             let (media, arena) = (args.media.config(), args.arena_layout());
@@ -56,6 +57,7 @@ impl Budgets {
             items.extend([
                 ("arena", arena.bytes as u64),
                 ("encoded files", media.encoded_bytes as u64),
+                ("other media", args.other_media_bytes() as u64),
                 ("decoder scratch", media.scratch_bytes as u64),
                 // A client may leave while its data: URI is being read: the job ends with nobody to count it for.
                 (

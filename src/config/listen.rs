@@ -5,7 +5,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use bytesize::ByteSize;
 use clap::{ArgAction, Args};
 
-use super::{ConfigError, usize_of};
+use super::{ConfigError, address, size, usize_of};
 use crate::{
     memory::limits,
     server::listen::{Patience, Settings},
@@ -20,10 +20,10 @@ const OTHER_DESCRIPTORS: usize = 256;
 #[derive(Debug, Args)]
 pub struct ListenArgs {
     /// Where clients connect: the API, /health and /ready
-    #[arg(long, env = "MEDIAGATE_LISTEN", value_name = "ADDR", default_value = "127.0.0.1:8080")]
+    #[arg(long, env = "MEDIAGATE_LISTEN", value_name = "ADDR", value_parser = address, default_value = "127.0.0.1:8080")]
     pub listen: SocketAddr,
     /// Where operators connect: metrics, status page, administration of workers. Keep it off public networks
-    #[arg(long, env = "MEDIAGATE_ADMIN_LISTEN", value_name = "ADDR", default_value = "127.0.0.1:9090")]
+    #[arg(long, env = "MEDIAGATE_ADMIN_LISTEN", value_name = "ADDR", value_parser = address, default_value = "127.0.0.1:9090")]
     pub admin_listen: SocketAddr,
     /// Serve what operators reach under /admin/ on the public listener as well, to API keys that are marked `admin`
     #[arg(long, env = "MEDIAGATE_ADMIN_ON_PUBLIC", value_name = "BOOL", default_value = "false",
@@ -40,7 +40,7 @@ pub struct ListenArgs {
     #[arg(long, env = "MEDIAGATE_MAX_CONNECTIONS", value_name = "N")]
     pub max_connections: Option<usize>,
     /// Largest head of a request
-    #[arg(long, env = "MEDIAGATE_MAX_HEADER_BYTES", value_name = "BYTES", default_value = "64KiB")]
+    #[arg(long, env = "MEDIAGATE_MAX_HEADER_BYTES", value_name = "BYTES", value_parser = size, default_value = "64KiB")]
     pub max_header_bytes: ByteSize,
     /// Time for the head of a request to arrive, on a new connection or after the answer before; keep it above the idle
     /// time of a load balancer in front

@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use bytesize::ByteSize;
 use clap::{ArgAction, Args};
 
-use super::{ConfigError, budgets, usize_of};
+use super::{ConfigError, budgets, size, usize_of};
 use crate::{
     media::{
         decode::DecodeLimits,
@@ -31,7 +31,7 @@ pub struct MediaArgs {
     #[arg(long, env = "MEDIAGATE_MEDIA_ALLOWED_DOMAIN", value_name = "NAME", value_delimiter = ',')]
     pub media_allowed_domain: Vec<String>,
     /// Largest image file
-    #[arg(long, env = "MEDIAGATE_MEDIA_MAX_BYTES", value_name = "BYTES", default_value = "20MiB")]
+    #[arg(long, env = "MEDIAGATE_MEDIA_MAX_BYTES", value_name = "BYTES", value_parser = size, default_value = "20MiB")]
     pub media_max_bytes: ByteSize,
     /// Largest image, in pixels
     #[arg(long, env = "MEDIAGATE_MEDIA_MAX_PIXELS", value_name = "N", default_value = "50000000")]
@@ -43,10 +43,10 @@ pub struct MediaArgs {
     #[arg(long, env = "MEDIAGATE_MEDIA_MAX_SCAN_PIXELS", value_name = "N", default_value = "1000000000")]
     pub media_max_scan_pixels: u64,
     /// Compressed texts and profiles of a PNG, inflated, in all
-    #[arg(long, env = "MEDIAGATE_MEDIA_MAX_METADATA_BYTES", value_name = "BYTES", default_value = "4MiB")]
+    #[arg(long, env = "MEDIAGATE_MEDIA_MAX_METADATA_BYTES", value_name = "BYTES", value_parser = size, default_value = "4MiB")]
     pub media_max_metadata_bytes: ByteSize,
     /// Memory that decoding one image may use beside its pixels; never more than --media-scratch-budget-bytes
-    #[arg(long, env = "MEDIAGATE_MEDIA_MAX_SCRATCH_BYTES", value_name = "BYTES", default_value = "512MiB")]
+    #[arg(long, env = "MEDIAGATE_MEDIA_MAX_SCRATCH_BYTES", value_name = "BYTES", value_parser = size, default_value = "512MiB")]
     pub media_max_scratch_bytes: ByteSize,
     /// Time for one fetch in all: DNS, redirects and retries
     #[arg(long, env = "MEDIAGATE_MEDIA_TIMEOUT_MS", value_name = "MS", default_value = "10000")]
@@ -78,7 +78,7 @@ pub struct MediaArgs {
     )]
     pub media_user_agent: String,
     /// Largest head of an origin's answer
-    #[arg(long, env = "MEDIAGATE_MEDIA_MAX_HEADER_BYTES", value_name = "BYTES", default_value = "64KiB")]
+    #[arg(long, env = "MEDIAGATE_MEDIA_MAX_HEADER_BYTES", value_name = "BYTES", value_parser = size, default_value = "64KiB")]
     pub media_max_header_bytes: ByteSize,
     /// Names being looked up at once
     #[arg(long, env = "MEDIAGATE_MEDIA_MAX_CONCURRENT_LOOKUPS", value_name = "N", default_value = "64")]
@@ -106,11 +106,11 @@ pub struct MediaArgs {
     pub media_negative_ms: u64,
     /// Image files held at once while they are fetched and decoded, in all [default: an eighth of the memory that the process
     /// may have, at most 1 GiB]
-    #[arg(long, env = "MEDIAGATE_MEDIA_ENCODED_BUDGET_BYTES", value_name = "BYTES")]
+    #[arg(long, env = "MEDIAGATE_MEDIA_ENCODED_BUDGET_BYTES", value_name = "BYTES", value_parser = size)]
     pub media_encoded_budget_bytes: Option<ByteSize>,
     /// Memory that decoders use beside the pixels themselves, in all [default: an eighth of the memory that the process may
     /// have, at most 1 GiB]
-    #[arg(long, env = "MEDIAGATE_MEDIA_SCRATCH_BUDGET_BYTES", value_name = "BYTES")]
+    #[arg(long, env = "MEDIAGATE_MEDIA_SCRATCH_BUDGET_BYTES", value_name = "BYTES", value_parser = size)]
     pub media_scratch_budget_bytes: Option<ByteSize>,
     /// Whether a JPEG of at least twice the size to which it is brought is decoded at a half, a quarter or an eighth of its
     /// size. Faster, and nearly the same: the model sees pixels that differ by a few levels (docs/PERFORMANCE.md)

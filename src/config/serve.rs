@@ -6,12 +6,12 @@ use std::{path::PathBuf, str::FromStr, time::Duration};
 use bytesize::ByteSize;
 use clap::{ArgAction, Args};
 
-use super::{Budgets, ConfigError, FleetArgs, ListenArgs, MediaArgs, RoutingArgs, budgets, usize_of};
+use super::{Budgets, ConfigError, FleetArgs, ListenArgs, MediaArgs, RoutingArgs, budgets, size, usize_of};
 use crate::{
     media::url_names::{UrlIdentity, UrlNames},
     memory::{Layout, SLOT_ALIGNMENT_BYTES},
     model::ModelPath,
-    observe::tracing::LogFormat,
+    observe::{self, tracing::LogFormat},
     routing::RoutingSettings,
     server::{app::Limits, extra::ExtraRoute, resize::Resize, tenant::Tenancy},
 };
@@ -72,10 +72,10 @@ pub struct ServeArgs {
 
     /// Memory for pixels, registered with NIXL [default: a quarter of the memory that the process may have, at most 4 GiB
     /// and what it may lock]
-    #[arg(long, env = "MEDIAGATE_ARENA_BYTES", value_name = "BYTES")]
+    #[arg(long, env = "MEDIAGATE_ARENA_BYTES", value_name = "BYTES", value_parser = size)]
     pub arena_bytes: Option<ByteSize>,
     /// Landing memory to ask each worker for
-    #[arg(long, env = "MEDIAGATE_LANDING_BYTES", value_name = "BYTES", default_value = "256MiB")]
+    #[arg(long, env = "MEDIAGATE_LANDING_BYTES", value_name = "BYTES", value_parser = size, default_value = "256MiB")]
     pub landing_bytes: ByteSize,
     /// Send pixels inside the request to a worker that is reached over TCP alone, where that was measured to be faster than a
     /// push; with `false` they are always pushed, which costs the worker less CPU
@@ -90,11 +90,15 @@ pub struct ServeArgs {
     pub attach_key_file: Option<PathBuf>,
 
     /// Largest request body
-    #[arg(long, env = "MEDIAGATE_MAX_BODY_BYTES", value_name = "BYTES", default_value = "64MiB")]
+    #[arg(long, env = "MEDIAGATE_MAX_BODY_BYTES", value_name = "BYTES", value_parser = size, default_value = "64MiB")]
     pub max_body_bytes: ByteSize,
     /// Request bodies held at once, in all [default: an eighth of the memory that the process may have, at most 1 GiB]
-    #[arg(long, env = "MEDIAGATE_BODY_BUDGET_BYTES", value_name = "BYTES")]
+    #[arg(long, env = "MEDIAGATE_BODY_BUDGET_BYTES", value_name = "BYTES", value_parser = size)]
     pub body_budget_bytes: Option<ByteSize>,
+    /// Request bodies that are written anew for workers, held at once, in all, until they are sent: with pixels inline they
+    /// are four thirds of those [default: an eighth of the memory that the process may have, at most 1 GiB]
+    #[arg(long, env = "MEDIAGATE_WORKER_BODY_BUDGET_BYTES", value_name = "BYTES")]
+    pub worker_body_budget_bytes: Option<ByteSize>,
     /// Time for a request body to arrive
     #[arg(long, env = "MEDIAGATE_BODY_TIMEOUT_MS", value_name = "MS", default_value = "30000")]
     pub body_timeout_ms: u64,
@@ -169,6 +173,16 @@ impl ServeArgs {
         usize_of(self.body_budget_bytes.unwrap_or_else(budgets::default_eighth))
     }
 
+    /// Bodies that are written anew for workers, held at once, in all, in bytes.
+    pub fn worker_body_budget_bytes(&self) -> usize {
+        usize_of(self.worker_body_budget_bytes.unwrap_or_else(budgets::default_eighth))
+    }
+
+    /// Video and audio that is fetched for workers, held at once, in all, in bytes: as much as of images.
+    pub fn other_media_bytes(&self) -> usize {
+        if self.frontend_decoding && self.pass_other_media { self.media.config().encoded_bytes } else { 0 }
+    }
+
     /// What no single field can see.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let invalid = |message: &str| Err(ConfigError::Invalid(message.into()));
@@ -193,7 +207,17 @@ impl ServeArgs {
         if usize_of(self.max_body_bytes) > self.body_budget_bytes() {
             return invalid("--max-body-bytes is above --body-budget-bytes, so that no such body would ever be taken");
         }
+        if usize_of(self.max_body_bytes) > self.worker_body_budget_bytes() {
+            return invalid(
+                "--max-body-bytes is above --worker-body-budget-bytes, so that no such body could be changed for a worker",
+            );
+        }
         self.routing.validate()?;
+        if !observe::tracing::is_filter(&self.log) {
+            return invalid(
+                "--log must be a level such as info or debug, or levels of parts, such as info,mediagate=debug",
+            );
+        }
         if self.frontend_decoding && self.url_identity == UrlIdentity::Immutable {
             return invalid(
                 "--url-identity immutable is for images that pass by URL; with --frontend-decoding their pixels name them",

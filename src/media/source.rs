@@ -6,18 +6,25 @@
 //! these has been the hole in somebody's allow-list, or broke somebody's signed URL. What would need mending is refused
 //! here, with the reason; what passes is sent to the origin byte for byte.
 //!
+//! In a body a source may be written with the escapes of JSON, and may be megabytes long: [`SourceText`] is a source as it
+//! stands there.
+//!
 //! [`Source::parse`] looks at the characters of an http URL and only at the header of a data URI: it costs microseconds
 //! whatever the size of the picture.
 
 mod data_uri;
 mod error;
+mod escapes;
 mod host;
 mod http_url;
+mod text;
 
 pub use data_uri::DataUri;
 pub use error::{Base64Flaw, SourceError, UrlFlaw};
+pub use escapes::Pieces;
 pub use host::Host;
 pub use http_url::{HttpUrl, Scheme};
+pub use text::SourceText;
 
 /// The scheme of the references that this gateway puts in place of images. No client may send one.
 pub const RESERVED_SCHEME: &str = "mediagate";

@@ -9,6 +9,10 @@
 //! [`Budget`] is admission before work: whoever wants to hold bytes of some kind waits in line for them first. The pixels
 //! of a request are counted in the budget of their zone by a [`Lease`], which travels with its slots: what no lease
 //! covers can be evicted, and with what is free that is always enough for those who were admitted.
+//!
+//! A request takes from the budgets in one order, of each at once all that it needs, and so never waits for what one like it
+//! holds while that waits for it: its body (whose own steps have a lane, see `server::body`), files, pixels, and while those
+//! are written scratch memory; files of other media; the body that a worker gets.
 
 mod arena;
 mod budget;

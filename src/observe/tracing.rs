@@ -18,6 +18,11 @@ pub enum LogFormat {
 /// nixl-sys logs each failed call by itself, which says less than our own line about it.
 const QUIET: &str = "nixl_sys=off";
 
+/// Whether this is a filter of log lines.
+pub fn is_filter(text: &str) -> bool {
+    EnvFilter::try_new(text).is_ok()
+}
+
 /// Starts logging. `filter` is in the syntax of tracing-subscriber's EnvFilter, such as `info` or `mediagate=debug`.
 pub fn start(filter: &str, format: LogFormat) -> Result<(), String> {
     let filter = EnvFilter::try_new(format!("{QUIET},{filter}")).map_err(|error| error.to_string())?;

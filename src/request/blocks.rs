@@ -88,7 +88,7 @@ impl<'a> Walker<'a> {
             return Ok(None);
         }
         let mut seen = Seen::default();
-        let (mut kind, mut url, mut data, mut media_type) = (None, None, None, None);
+        let (mut kind, mut url, mut data) = (None, None, None);
         value.object(|key, value| {
             match key {
                 "type" => {
@@ -106,22 +106,20 @@ impl<'a> Walker<'a> {
                 }
                 "data" => {
                     seen.once("data", value)?;
-                    data = text(value)?;
-                }
-                "media_type" => {
-                    seen.once("media_type", value)?;
-                    media_type = text(value)?;
+                    if value.peek()? == b'"' {
+                        let text = value.string("a string")?;
+                        data = Some(ImageSource::Base64(value.raw(&text)));
+                    } else {
+                        value.skip()?;
+                    }
                 }
                 _ => value.skip()?,
             }
             Ok::<_, RequestError>(())
         })?;
         Ok(match kind.as_deref() {
-            Some("url") => url.map(ImageSource::Url),
-            Some("base64") | None => data.map(|data| ImageSource::Base64 {
-                media_type: media_type.unwrap_or(Cow::Borrowed("image/jpeg")),
-                data,
-            }),
+            Some("url") => url,
+            Some("base64") | None => data,
             Some(_) => None,
         })
     }

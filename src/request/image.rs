@@ -5,6 +5,7 @@ use std::{borrow::Cow, ops::Range};
 use bytes::Bytes;
 
 use super::rewrite::Edits;
+use crate::{media::source::SourceText, memory::SharedText};
 
 /// An image, as a request has it.
 #[derive(Debug, PartialEq, Eq)]
@@ -20,8 +21,21 @@ pub struct ImagePart<'a> {
 pub enum ImageSource<'a> {
     /// The exact text of a URL.
     Url(Cow<'a, str>),
-    /// Anthropic's: base64, and the type that the client says it is.
-    Base64 { media_type: Cow<'a, str>, data: Cow<'a, str> },
+    /// A data: URI that has escapes, as it stands in the body.
+    EscapedDataUri(&'a str),
+    /// Anthropic's: base64, as it stands in the body. The type that stands beside it is often wrong, and not looked at.
+    Base64(&'a str),
+}
+
+impl ImageSource<'_> {
+    /// Its text for whoever loads it: a part of `body`, which it was read from.
+    pub fn text(&self, body: &Bytes) -> SourceText {
+        match self {
+            ImageSource::Url(url) => SharedText::within(body, url).into(),
+            ImageSource::EscapedDataUri(raw) => SourceText::escaped_data_uri(SharedText::within(body, raw)),
+            ImageSource::Base64(raw) => SourceText::base64(SharedText::within(body, raw)),
+        }
+    }
 }
 
 /// Where an image stands in the body.

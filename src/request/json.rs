@@ -14,6 +14,9 @@ use crate::error::Fault;
 /// Nested arrays and objects. serde_json's limit; far above what any request needs.
 pub const MAX_DEPTH: usize = 128;
 
+/// Of a string with escapes that is read for what it says: a name, or a URL, which may have 16 KiB.
+pub const MAX_UNESCAPED_BYTES: usize = 32 << 10;
+
 /// Why a body is not read. Positions are byte offsets into the body.
 #[derive(Debug, thiserror::Error, PartialEq, Eq, Clone)]
 pub enum JsonError {
@@ -23,6 +26,10 @@ pub enum JsonError {
     Syntax { at: usize, expected: &'static str },
     #[error("JSON nested deeper than {MAX_DEPTH} levels at byte {at}")]
     TooDeep { at: usize },
+    #[error(
+        "a string with escapes, longer than {MAX_UNESCAPED_BYTES} bytes where a short one is expected, at byte {at}"
+    )]
+    LongEscapes { at: usize },
     #[error("bytes after the JSON value at byte {at}")]
     Trailing { at: usize },
     #[error("the key `{key}` occurs twice in one object, at byte {at}")]
@@ -107,7 +114,8 @@ impl<'a> Reader<'a> {
         loop {
             self.skip_space();
             let key = self.string("a key")?;
-            let key = self.unescape(&key)?;
+            // A longer one is none that anybody knows.
+            let key = if key.span.len() > MAX_UNESCAPED_BYTES { self.raw(&key).into() } else { self.unescape(&key)? };
             self.skip_space();
             self.take(b':', "a colon")?;
             member(&key, self)?;
@@ -172,12 +180,20 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// What a string says.
+    /// A string as it stands, without its quotes.
+    pub fn raw(&self, text: &Text) -> &'a str {
+        &self.text[text.span.start + 1..text.span.end - 1]
+    }
+
+    /// What a string says. With escapes it is a copy, and so must not be longer than [`MAX_UNESCAPED_BYTES`].
     pub fn unescape(&self, text: &Text) -> Result<Cow<'a, str>, JsonError> {
-        let quoted = &self.text[text.span.clone()];
         if !text.has_escapes {
-            return Ok(Cow::Borrowed(&quoted[1..quoted.len() - 1]));
+            return Ok(Cow::Borrowed(self.raw(text)));
         }
+        if text.span.len() > MAX_UNESCAPED_BYTES {
+            return Err(JsonError::LongEscapes { at: text.span.start });
+        }
+        let quoted = &self.text[text.span.clone()];
         // Fails for surrogates that stand alone, which no Rust string can hold.
         let unescaped = serde_json::from_str(quoted);
         unescaped.map(Cow::Owned).map_err(|_| JsonError::Syntax { at: text.span.start, expected: "a valid string" })

@@ -145,7 +145,7 @@ impl<'a> Walker<'a> {
                 return Err(walker.wrong("A part can hold one medium only, not an image and another."));
             }
             let Some(url) = url else { return Err(RequestError::NullImage { param: walker.param() }) };
-            let source = ImageSource::Url(walker.url(reader, &url)?);
+            let source = walker.url(reader, &url)?;
             let place = Place::Part { url: url.span, value, end };
             walker.image(ImagePart { param: walker.param(), source, place })
         })
@@ -162,10 +162,10 @@ impl<'a> Walker<'a> {
         let (kind, content) = match other {
             // vLLM would choose one of them.
             Some(_) if others > 1 => return Err(self.wrong("A part can hold one medium only.")),
-            Some((key, Some(text))) => {
-                let url = self.below(key, |walker| walker.url(reader, &text))?;
-                (key, OtherContent::Url { url, span: text.span })
-            }
+            Some((key, Some(text))) => match self.below(key, |walker| walker.url(reader, &text))? {
+                ImageSource::Url(url) => (key, OtherContent::Url { url, span: text.span }),
+                ImageSource::EscapedDataUri(_) | ImageSource::Base64(_) => (key, OtherContent::Within),
+            },
             Some((key @ ("video_url" | "audio_url" | "input_audio"), None)) => (key, OtherContent::Within),
             Some((key, None)) => (key, OtherContent::Untrusted),
             None if unknown => ("of unknown type", OtherContent::Untrusted),
@@ -220,7 +220,7 @@ mod tests {
     fn url<'a>(image: &'a ImagePart<'_>) -> &'a str {
         match &image.source {
             ImageSource::Url(url) => url,
-            ImageSource::Base64 { .. } => panic!("no URL"),
+            other => panic!("{other:?} is no URL"),
         }
     }
 

@@ -156,7 +156,7 @@ mod tests {
         let body = r#"{"system":[{"type":"text","text":"s"}],"messages":[{"role":"user","content":[
             {"type":"image","source":{"type":"url","url":"http:\/\/x"}},
             {"type":"tool_result","tool_use_id":"t","content":[{"type":"text","text":"a"},
-                {"source":{"data":"QUJD","media_type":"image\/png","type":"base64"},"type":"image"}]}]},
+                {"source":{"data":"QU\/D","media_type":"image\/png","type":"base64"},"type":"image"}]}]},
             {"role":"assistant","content":"text"}]}"#;
         let request = read(&shape::MESSAGES, body);
         assert_eq!(request.messages.len(), 2);
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(first.param, "messages[0].content[0].source");
         assert_eq!(first.source, ImageSource::Url("http://x".into()));
         assert_eq!(second.param, "messages[0].content[1].content[1].source");
-        assert_eq!(second.source, ImageSource::Base64 { media_type: "image/png".into(), data: "QUJD".into() });
+        assert_eq!(second.source, ImageSource::Base64("QU\\/D"));
         let mut edits = request.edits();
         for image in &request.images {
             assert!(matches!(image.place, Place::Source { .. }));

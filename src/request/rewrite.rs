@@ -3,8 +3,11 @@
 use std::ops::Range;
 
 use bytes::Bytes;
+use tokio::time::Instant;
 
-/// From so many bytes of base64 on, writing them is left to another thread: 1080p takes 0.5 ms (benches/transfer.rs), and a
+use crate::memory::{Admission, Budget, BudgetError};
+
+/// From so many bytes on, writing them is left to another thread: 1080p as base64 takes 0.5 ms (benches/transfer.rs), and a
 /// request of many large images as many times that.
 const OFF_THREAD_BYTES: usize = 256 << 10;
 
@@ -46,9 +49,7 @@ impl Edits {
             return body.clone();
         }
         self.edits.sort_by_key(|(span, _)| span.start);
-        let added: usize = self.edits.iter().map(|(_, replacement)| replacement.length()).sum();
-        let removed: usize = self.edits.iter().map(|(span, _)| span.len()).sum();
-        let mut out = Vec::with_capacity(body.len() - removed + added);
+        let mut out = Vec::with_capacity(self.edited_bytes(body));
         let mut done = 0;
         for (span, replacement) in self.edits {
             debug_assert!(span.start >= done, "edits overlap");
@@ -62,25 +63,47 @@ impl Edits {
 }
 
 impl Edits {
-    /// As [`Self::apply`], but not on the thread that polls, where much is to be encoded.
-    pub async fn apply_off_thread(self, body: &Bytes) -> Bytes {
-        if self.base64_bytes() < OFF_THREAD_BYTES {
-            return self.apply(body);
+    /// As [`Self::apply`], counted against `budget` as long as anybody holds the new body, and not on the thread that polls
+    /// where much is to be written.
+    ///
+    /// # Errors
+    ///
+    /// If there is no room for it until `deadline`, or never.
+    pub async fn apply_within(self, budget: &Budget, body: &Bytes, deadline: Instant) -> Result<Bytes, BudgetError> {
+        if self.edits.is_empty() {
+            return Ok(body.clone());
         }
+        let bytes = self.edited_bytes(body);
+        let admission = budget.admit(bytes, deadline).await?;
         let body = body.clone();
-        match tokio::task::spawn_blocking(move || self.apply(&body)).await {
-            Ok(edited) => edited,
+        let write = move || Bytes::from_owner(Counted { bytes: self.apply(&body), _admission: admission });
+        if bytes < OFF_THREAD_BYTES {
+            return Ok(write());
+        }
+        match tokio::task::spawn_blocking(write).await {
+            Ok(edited) => Ok(edited),
             // It was not cancelled, so it has panicked, which is passed on as if there were no other thread.
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         }
     }
 
-    fn base64_bytes(&self) -> usize {
-        let base64 = |(_, replacement): &(_, Replacement)| match replacement {
-            Replacement::Text(_) => 0,
-            Replacement::Base64 { .. } => replacement.length(),
-        };
-        self.edits.iter().map(base64).sum()
+    /// How long the new body will be.
+    fn edited_bytes(&self, body: &Bytes) -> usize {
+        let added: usize = self.edits.iter().map(|(_, replacement)| replacement.length()).sum();
+        let removed: usize = self.edits.iter().map(|(span, _)| span.len()).sum();
+        body.len() - removed + added
+    }
+}
+
+/// A new body, and what it holds of the budget.
+struct Counted {
+    bytes: Bytes,
+    _admission: Admission,
+}
+
+impl AsRef<[u8]> for Counted {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
     }
 }
 

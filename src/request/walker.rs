@@ -12,7 +12,7 @@ use super::{
     read::{ClientRequest, OtherContent, OtherPart},
     shape::{Holder, Shape},
 };
-use crate::transfer::descriptor::SCHEME;
+use crate::{media::source::Pieces, transfer::descriptor::SCHEME};
 
 /// Images and other media that one request may hold; vLLM's own limit per prompt is usually far lower.
 pub const MAX_MEDIA: usize = 512;
@@ -178,12 +178,8 @@ impl<'a> Walker<'a> {
             return Err(self.wrong("An image must be a string: a URL."));
         }
         let text = value.string("a string")?;
-        let url = self.url(value, &text)?;
-        self.image(ImagePart {
-            param: self.path.clone(),
-            source: ImageSource::Url(url),
-            place: Place::Bare { url: text.span },
-        })
+        let source = self.url(value, &text)?;
+        self.image(ImagePart { param: self.path.clone(), source, place: Place::Bare { url: text.span } })
     }
 
     /// Goes on below a member.
@@ -218,8 +214,12 @@ impl<'a> Walker<'a> {
         RequestError::Part { param: self.path.clone(), reason }
     }
 
-    /// What a URL says, if clients may say it.
-    pub fn url(&self, reader: &Reader<'a>, text: &Text) -> Result<Cow<'a, str>, RequestError> {
+    /// What is at a URL, if clients may say it. A data: URI with escapes stays as it stands.
+    pub fn url(&self, reader: &Reader<'a>, text: &Text) -> Result<ImageSource<'a>, RequestError> {
+        let raw = reader.raw(text);
+        if text.has_escapes && Pieces::new(raw).begins_with("data:") {
+            return Ok(ImageSource::EscapedDataUri(raw));
+        }
         let url = reader.unescape(text)?;
         // Compared as leniently as any URL parser could: a scheme is case-insensitive, and some trim white space.
         let scheme = SCHEME.trim_end_matches("//");
@@ -227,7 +227,7 @@ impl<'a> Walker<'a> {
         if trimmed.get(..scheme.len()).is_some_and(|given| given.eq_ignore_ascii_case(scheme)) {
             return Err(RequestError::ReservedScheme { param: self.path.clone() });
         }
-        Ok(url)
+        Ok(ImageSource::Url(url))
     }
 
     pub fn image(&mut self, image: ImagePart<'a>) -> Result<(), RequestError> {

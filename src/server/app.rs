@@ -12,12 +12,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     admission::Places, auth::ApiKeys, body::Bodies, headers, models::Asked, recent::RecentErrors, reload::Reloading,
-    resize::Resize, responses::Responses, tenant::Tenancy, tls::Tls,
+    resize::Resize, responses::Responses, scan::Scans, tenant::Tenancy, tls::Tls,
 };
 #[cfg(feature = "mm-routing")]
 use crate::{media::dimensions::Dimensions, prompt::PromptModel};
 use crate::{
     media::{fetch::Fetcher, loader::MediaLoader, url_names::UrlNames},
+    memory::Budget,
     model::Models,
     routing::Router,
     worker::{Registry, WorkerClient},
@@ -48,6 +49,11 @@ pub struct Inner {
     pub places: Places,
     /// Request bodies that are held at once, in all.
     pub bodies: Bodies,
+    /// Bodies as they are written anew for workers, in all.
+    pub worker_bodies: Budget,
+    /// Video and audio that is fetched for workers, in all.
+    pub other_media: Budget,
+    pub scans: Scans,
     pub limits: Limits,
     pub resize: Resize,
     /// What is known of the served models.

@@ -67,11 +67,6 @@ impl Bodies {
         observe::budget("bodies", &self.shared);
         observe::budget("bodies_lane", &self.lane);
     }
-
-    /// Waits for room for what a request needs beside its body.
-    pub async fn admit(&self, bytes: usize, deadline: Instant) -> Result<Admission, BudgetError> {
-        self.shared.admit(bytes, deadline).await
-    }
 }
 
 impl Held {
@@ -183,12 +178,14 @@ pub fn overloaded(limits: &Limits) -> impl Fn(BudgetError) -> Refusal {
     let limits = *limits;
     move |error| match error {
         BudgetError::NeverFits { .. } => too_large(&limits),
-        BudgetError::Busy { .. } => Refusal::new(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "bodies_overloaded",
-            "The server holds as many request bodies as it may; try again.",
-        ),
+        BudgetError::Busy { .. } => busy(),
     }
+}
+
+/// Room for a body did not come free in time.
+pub fn busy() -> Refusal {
+    let message = "The server holds as many request bodies as it may; try again.";
+    Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "bodies_overloaded", message)
 }
 
 #[cfg(test)]

@@ -8,12 +8,13 @@ use http::{HeaderMap, StatusCode};
 use super::{
     answer::Refusal,
     app::App,
-    models,
+    body, models,
     send::{Answer, Attempt, LoadedRequest, RefusalKind, Way, attempt},
     surface::Again,
 };
 use crate::{
-    media::content::MediaId,
+    media::{content::MediaId, error::MediaError},
+    memory::BudgetError,
     observe,
     routing::{Asked, Candidate, Decision},
     transfer::{Landing, PushError},
@@ -64,6 +65,8 @@ pub async fn dispatch(
     let mut unreachable = false;
     let mut broke_off = false;
     let mut unavailable = None;
+    // What the gateway itself could not do.
+    let mut unable: Option<Refusal> = None;
     loop {
         let workers = app.registry.available();
         let may = |worker: &Worker| target.allows(worker) && request.fits(worker);
@@ -81,6 +84,9 @@ pub async fn dispatch(
         let Some((decision, worker)) = chosen else {
             if let Some(unavailable) = unavailable {
                 return Ok(unavailable);
+            }
+            if let Some(refusal) = unable {
+                return Err(Box::new(refusal));
             }
             return Err(Box::new(match unreachable {
                 true => Refusal::bad_gateway(),
@@ -119,9 +125,9 @@ pub async fn dispatch(
                     }
                     let again = request.surface.again == Again::Safe && unavailable.is_none();
                     let others = candidates.len() > 1;
-                    let unable = answer.status == StatusCode::SERVICE_UNAVAILABLE;
+                    let declined = answer.status == StatusCode::SERVICE_UNAVAILABLE;
                     let dispatched = Dispatched { answer, in_flight, work, decision };
-                    if unable && again && others {
+                    if declined && again && others {
                         // It said that it did not begin: another may be able to. If none is, this is the answer.
                         passed_over.push(worker.id);
                         unavailable = Some(dispatched);
@@ -136,6 +142,16 @@ pub async fn dispatch(
                 Attempt::NoRoom => {
                     observe::transfer("no_room");
                     full.push(worker.id);
+                    break;
+                }
+                Attempt::NoMemory(error) => {
+                    let refusal = no_memory(&error);
+                    // Another may have landing memory, and so need no such body.
+                    if candidates.len() == 1 || matches!(error, BudgetError::Busy { .. }) {
+                        return Err(Box::new(refusal));
+                    }
+                    unable = Some(refusal);
+                    passed_over.push(worker.id);
                     break;
                 }
                 Attempt::Unreachable { connected } => {
@@ -197,6 +213,17 @@ fn candidate(worker: &Worker) -> Candidate {
         in_flight: worker.in_flight(),
         busy: worker.load.busy(),
         belief: worker.belief(),
+    }
+}
+
+/// What it means that there is no memory for a body that is written anew.
+fn no_memory(error: &BudgetError) -> Refusal {
+    match error {
+        // Larger than any client's body, so it is the pictures in it.
+        BudgetError::NeverFits { .. } => {
+            Refusal::of(&MediaError::TooLarge { what: "pictures in requests", cause: error.to_string().into() })
+        }
+        BudgetError::Busy { .. } => body::busy(),
     }
 }
 

@@ -1,15 +1,13 @@
 //! A client's request to one of the [`surface`](super::surface)s: read, load the images, choose a worker, send, pass the
 //! answer on.
 
-use std::borrow::Cow;
-
 use axum::{
     body::Body,
     extract::{Request, State},
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
-use futures_util::future::{join_all, try_join_all};
+use futures_util::future::try_join_all;
 use http::StatusCode;
 use tokio::time::Instant;
 
@@ -20,7 +18,9 @@ use super::{
     deadline::Deadline,
     debugging::{Debugging, Stages},
     dispatch::{Dispatched, Target, dispatch},
-    headers, models, pass_on, resize, responses,
+    headers, models,
+    others::{self, OtherFiles},
+    pass_on, resize, responses,
     send::{Answer, AnswerBody, LoadedRequest},
     surface::Surface,
     terms::{self, Terms},
@@ -35,10 +35,9 @@ use crate::{
         loader::MediaLoader,
         picture::Media,
         resize::SmartResize,
-        source::Source,
+        source::{Source, SourceError},
     },
-    memory::{Admission, SharedText},
-    request::{ClientRequest, ImageSource, OtherContent},
+    request::{ClientRequest, OtherContent},
 };
 
 /// The handler of a surface.
@@ -61,7 +60,7 @@ async fn serve(
     let mut stages = Stages::begin();
     let body = body::read(app, &parts.headers, body).await?;
     stages.end("body");
-    let client = ClientRequest::read(surface.shape, &body.bytes).map_err(|error| {
+    let client = app.scans.read(surface.shape, &body.bytes).await.map_err(|error| {
         let refusal = Refusal::of(&error);
         Box::new(match error.param() {
             Some(param) => refusal.about(param),
@@ -86,21 +85,20 @@ async fn serve(
             load(app, loader, &scope, &body.bytes, &client, resize, &mut stages).await?
         }
         None => {
-            judge_urls(&app.fetcher, &client).await?;
+            judge_urls(&app.fetcher, &body.bytes, &client).await?;
             Loaded::default()
         }
     };
-    let Loaded { media, others, copies } = loaded;
+    let Loaded { media, others } = loaded;
     let names = terms::names(&app.url_names, &scope, &client, &media);
     let (body, request) = (&body.bytes, &client);
     let terms = Terms { body, scope: &scope, client: request, media: &media, names: &names };
     let asked = terms.ask(app, surface).await;
     stages.end("terms");
     let loaded =
-        LoadedRequest { surface, body, request, media: &media, names: &names, others: &others, resize, deadline };
+        LoadedRequest { surface, body, request, media: &media, names: &names, others: &others.files, resize, deadline };
     let Dispatched { answer, in_flight, work, decision } =
         dispatch(app, app.to_worker(&parts.headers), &loaded, &target, &asked).await?;
-    drop(copies);
     #[cfg(feature = "mm-routing")]
     if answer.status.is_success() {
         super::verify::later(app, asked, &decision);
@@ -128,9 +126,7 @@ async fn serve(
 #[derive(Default)]
 struct Loaded {
     media: Vec<Media>,
-    others: Vec<Option<Bytes>>,
-    /// Memory for what of it is no part of the body.
-    copies: Vec<Admission>,
+    others: OtherFiles,
 }
 
 /// Loads all media of a request.
@@ -152,89 +148,30 @@ async fn load(
         }
     }
     let deadline = Instant::now() + app.limits.admission_timeout;
-    let mut copies = Vec::new();
-    // At once for all images: a request that holds some and waits for more could wait for another that does the same.
-    let copied_bytes: usize = client.images.iter().map(|part| copied_bytes(&part.source)).sum();
-    if copied_bytes > 0 {
-        copies.push(app.bodies.admit(copied_bytes, deadline).await.map_err(body::overloaded(&app.limits))?);
-    }
-    let sources: Vec<SharedText> = client.images.iter().map(|part| source(body, &part.source)).collect();
+    let sources: Vec<_> = client.images.iter().map(|part| part.source.text(body)).collect();
     let loaded = loader.load_resized(&sources, scope, resize.as_ref(), deadline).await;
     let about = |index: usize, error: &dyn Fault| about_image(index, &client.images[index].param, error);
     let loaded = loaded.map_err(|LoadError { index, error }| about(index, &*error))?;
     stages.loaded(loaded.iter().map(|loaded| loaded.times));
-    let others = fetch_others(app, client, deadline, &mut copies).await?;
-    Ok(Loaded { media: loaded.into_iter().map(|loaded| loaded.media).collect(), others, copies })
-}
-
-/// What of an image's source is no part of the body, in bytes: text with escapes was written anew once when it was read, and is
-/// once more to be shared.
-fn copied_bytes(source: &ImageSource<'_>) -> usize {
-    match source {
-        ImageSource::Url(Cow::Borrowed(_)) => 0,
-        ImageSource::Url(Cow::Owned(url)) => 2 * url.len(),
-        ImageSource::Base64 { media_type, data } => data_uri(media_type, data).iter().map(|piece| piece.len()).sum(),
-    }
-}
-
-fn source(body: &Bytes, source: &ImageSource<'_>) -> SharedText {
-    match source {
-        ImageSource::Url(url) => SharedText::within(body, url),
-        ImageSource::Base64 { media_type, data } => data_uri(media_type, data).concat().into(),
-    }
-}
-
-/// The pieces of a data: URI, as vLLM writes it.
-fn data_uri<'a>(media_type: &'a str, data: &'a str) -> [&'a str; 4] {
-    ["data:", media_type, ";base64,", data]
-}
-
-/// Fetches video and audio that a request names by http URL: the worker gets the bytes.
-async fn fetch_others(
-    app: &App,
-    client: &ClientRequest<'_>,
-    deadline: Instant,
-    copies: &mut Vec<Admission>,
-) -> Result<Vec<Option<Bytes>>, Box<Refusal>> {
-    let fetches = client.others.iter().map(async |part| -> Result<Option<(Bytes, Admission)>, Box<Refusal>> {
-        let OtherContent::Url { url, .. } = &part.content else { return Ok(None) };
-        let about = |error: MediaError| about_other(&part.param, &error);
-        let url = match Source::parse(url).map_err(|error| about(error.into()))? {
-            Source::Http(url) => url,
-            Source::Data(_) => return Ok(None),
-        };
-        let most = app.fetcher.max_bytes();
-        let mut admission = app.bodies.admit(most, deadline).await.map_err(body::overloaded(&app.limits))?;
-        let fetched = app.fetcher.fetch(&url).await.map_err(|error| about(error.into()))?;
-        admission.shrink_to(fetched.bytes.len());
-        Ok(Some((fetched.bytes, admission)))
-    });
-    let mut others = Vec::with_capacity(client.others.len());
-    for fetched in join_all(fetches).await {
-        others.push(fetched?.map(|(bytes, admission)| {
-            copies.push(admission);
-            bytes
-        }));
-    }
-    Ok(others)
+    let others = others::fetch(app, client, Instant::now() + app.limits.admission_timeout).await?;
+    Ok(Loaded { media: loaded.into_iter().map(|loaded| loaded.media).collect(), others })
 }
 
 /// In passthrough the worker fetches: the gateway judges what it is asked for, and can vouch for that first hop only.
-async fn judge_urls(fetcher: &Fetcher, client: &ClientRequest<'_>) -> Result<(), Box<Refusal>> {
+async fn judge_urls(fetcher: &Fetcher, body: &Bytes, client: &ClientRequest<'_>) -> Result<(), Box<Refusal>> {
     let images = client.images.iter().enumerate().map(async |(index, part)| {
-        let ImageSource::Url(url) = &part.source else { return Ok(()) };
-        judge(fetcher, url).await.map_err(|error| about_image(index, &part.param, &error))
+        judge(fetcher, part.source.text(body).parse()).await.map_err(|error| about_image(index, &part.param, &error))
     });
     let others = client.others.iter().map(async |part| {
         let OtherContent::Url { url, .. } = &part.content else { return Ok(()) };
-        judge(fetcher, url).await.map_err(|error| about_other(&part.param, &error))
+        judge(fetcher, Source::parse(url)).await.map_err(|error| about_other(&part.param, &error))
     });
     try_join_all(images).await?;
     try_join_all(others).await.map(drop)
 }
 
-async fn judge(fetcher: &Fetcher, url: &str) -> Result<(), MediaError> {
-    match Source::parse(url)? {
+async fn judge(fetcher: &Fetcher, source: Result<Source<'_>, SourceError>) -> Result<(), MediaError> {
+    match source? {
         Source::Http(url) => Ok(fetcher.check(&url).await?),
         Source::Data(_) => Ok(()),
     }
@@ -247,21 +184,7 @@ fn about_image(index: usize, param: &str, error: &dyn Fault) -> Box<Refusal> {
     Box::new(refusal.about(param))
 }
 
-fn about_other(param: &str, error: &dyn Fault) -> Box<Refusal> {
+pub fn about_other(param: &str, error: &dyn Fault) -> Box<Refusal> {
     tracing::info!(param, code = error.code(), %error, "medium refused");
     Box::new(Refusal::of(error).about(param))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_stands_in_the_body_as_it_is_needs_no_memory_of_its_own() {
-        let plain = ImageSource::Url(Cow::Borrowed("data:image/png;base64,AAAA"));
-        let escaped = ImageSource::Url(Cow::Owned("data:image/png;base64,AAAA".into()));
-        let split = ImageSource::Base64 { media_type: "image/png".into(), data: "AAAA".into() };
-        let bytes = [plain, escaped, split].map(|source| copied_bytes(&source));
-        assert_eq!(bytes, [0, 2 * 26, 26]);
-    }
 }

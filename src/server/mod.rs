@@ -4,6 +4,7 @@
 //! - [`routes`]: the list of routes. What is not on it is 404; nothing is forwarded by default.
 //! - [`surface`]: the routes with JSON bodies that workers serve, and what the gateway must know of each.
 //! - [`forward`]: a request to one of them on its way: read, load, dispatch.
+//! - [`scan`]: what a body holds, found without holding up others. [`others`]: its video and audio.
 //! - [`resize`]: whether its images are brought to the model's size first.
 //! - [`terms`]: what a request asks of routing.
 //! - [`dispatch`]: from a loaded request to an answer: which worker, which way, and what next when that fails.
@@ -38,6 +39,7 @@ pub mod held;
 pub mod linger;
 pub mod listen;
 pub mod models;
+pub mod others;
 pub mod pass_on;
 pub mod recent;
 pub mod relay;
@@ -45,6 +47,7 @@ pub mod reload;
 pub mod resize;
 pub mod responses;
 pub mod routes;
+pub mod scan;
 pub mod send;
 pub mod status;
 pub mod surface;

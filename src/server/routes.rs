@@ -137,6 +137,10 @@ pub(super) fn rendered(app: &App) -> String {
     }
     observe::in_flight(app.places.taken());
     app.bodies.observe();
+    observe::budget("worker_bodies", &app.worker_bodies);
+    if app.other_media.total_bytes() > 0 {
+        observe::budget("other_media", &app.other_media);
+    }
     let workers = observe::render_workers(workers.iter().map(|worker| &worker.series));
     app.metrics.render() + &workers
 }

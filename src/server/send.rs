@@ -10,6 +10,7 @@ use std::{collections::HashMap, pin::pin, sync::Arc, time::Duration};
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use http::{HeaderMap, StatusCode};
+use http_body_util::Full;
 use tokio::time::Instant;
 
 use super::{app::App, deadline::Deadline, surface::Surface};
@@ -20,6 +21,7 @@ use crate::{
         resize::SmartResize,
         url_names::UrlIdentity,
     },
+    memory::BudgetError,
     observe,
     request::{ClientRequest, OtherContent, rewrite::Edits},
     transfer::{Landing, LandingError, LandingSlot, Pin, PushError, PushReport, agent::PushRequest},
@@ -56,6 +58,8 @@ pub enum Attempt {
     Refused { kind: RefusalKind, landing: Arc<Landing> },
     /// The worker has no room for a picture, and none came free within the wait; nothing was sent.
     NoRoom,
+    /// There is no memory for the body that the worker would get, not in time or not ever; nothing was sent.
+    NoMemory(BudgetError),
     /// A push failed; the request was withdrawn.
     PushFailed { error: PushError, landing: Arc<Landing> },
     /// No connection, or none that lasted until the answer began.
@@ -178,7 +182,11 @@ pub async fn attempt(
     let Some(plan) = Plan::make(app, worker, request.media, way, belief.as_deref(), elsewhere).await else {
         return Attempt::NoRoom;
     };
-    let body = plan.edits(app, request).apply_off_thread(request.body).await;
+    let deadline = start + app.limits.admission_timeout;
+    let body = match plan.edits(app, request).apply_within(&app.worker_bodies, request.body, deadline).await {
+        Ok(body) => body,
+        Err(error) => return Attempt::NoMemory(error),
+    };
     let Plan { slots, transfers, pushes: ready, known, .. } = plan;
     let mut times = SendTimes { prepare: start.elapsed(), ..SendTimes::default() };
     let landing = slots.first().map(|slot| slot.landing().clone());
@@ -186,7 +194,7 @@ pub async fn attempt(
     let start = Instant::now();
     let mut pushes: FuturesUnordered<Push> = ready.into_iter().map(|push| push()).collect();
     let mut answer =
-        app.client.http().post(worker.url(request.surface.path)).headers(headers).body(body).send().boxed();
+        app.client.http().post(worker.url(request.surface.path)).headers(headers).body(sent_once(body)).send().boxed();
     let mut hangs = pin!(worker.hangs());
     let response = loop {
         tokio::select! {
@@ -248,6 +256,12 @@ pub async fn attempt(
         None => AnswerBody { begun: Bytes::new(), rest: Some(response) },
     };
     Attempt::Answer(Box::new(Answer { status, headers, body, transfers, times, slots }))
+}
+
+/// A body that is let go of when it is sent. Of one that it may clone, the client keeps one until the answer begins, in case
+/// it should follow a redirect.
+fn sent_once(body: Bytes) -> reqwest::Body {
+    reqwest::Body::wrap(Full::new(body))
 }
 
 fn record(report: PushReport) -> Duration {

@@ -23,17 +23,12 @@ use crate::{
 #[cfg(feature = "mm-routing")]
 use crate::{
     media::{dimensions::PictureSize, picture::Picture},
-    memory::SharedText,
     prompt::PromptRequest,
     routing::prompt::{MmImage, PromptTokens},
 };
 
 /// What of the body tells requests with a common beginning from others.
 const AFFINITY_BYTES: usize = 1024;
-
-/// What is decoded of base64 without a URL for its size, in characters: more than is ever looked at.
-#[cfg(feature = "mm-routing")]
-const HEADER_CHARACTERS: usize = 512 << 10;
 
 /// Members of the body that templates write before the conversation, or that change what they make of it. What only
 /// concerns the end of the prompt is not among them.
@@ -44,7 +39,7 @@ pub fn names(urls: &UrlNames, scope: &Scope, client: &ClientRequest<'_>, media: 
     if media.is_empty() {
         let text = |source: &ImageSource<'_>| match source {
             ImageSource::Url(url) => urls.name(scope, url),
-            ImageSource::Base64 { data, .. } => MediaId::of_url(scope, data),
+            ImageSource::EscapedDataUri(raw) | ImageSource::Base64(raw) => MediaId::of_url(scope, raw),
         };
         return client.images.iter().map(|image| text(&image.source)).collect();
     }
@@ -152,14 +147,8 @@ impl Terms<'_> {
                 Ok(PictureSize { height: name.height, width: name.width })
             }
             (None, Some(part), Some(dimensions)) => {
-                let url = match &part.source {
-                    ImageSource::Url(url) => SharedText::within(self.body, url),
-                    ImageSource::Base64 { data, .. } => {
-                        let beginning = data.get(..HEADER_CHARACTERS).unwrap_or(data);
-                        format!("data:;base64,{beginning}").into()
-                    }
-                };
-                dimensions.of(self.names[index], url).await.map_err(|reason| tracing::debug!(index, %reason, "no size"))
+                let size = dimensions.of(self.names[index], &part.source.text(self.body)).await;
+                size.map_err(|reason| tracing::debug!(index, %reason, "no size"))
             }
             // A file that is not decoded.
             _ => Err(()),

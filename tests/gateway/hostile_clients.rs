@@ -293,3 +293,55 @@ async fn a_thousand_connections_at_once_are_served() {
         assert_eq!(status, 200);
     }
 }
+
+/// A frame of HTTP/2 (RFC 9113, 4.1).
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+/// The frames of a flood, by their number.
+type Flood<'a> = dyn Fn(u32) -> Vec<u8> + 'a;
+
+#[tokio::test]
+async fn floods_of_http_2_frames_stop_nobody() {
+    const DATA: u8 = 0;
+    const HEADERS: u8 = 1;
+    const SETTINGS: u8 = 4;
+    const PING: u8 = 6;
+    const WINDOW_UPDATE: u8 = 8;
+    const CONTINUATION: u8 = 9;
+    const END_HEADERS: u8 = 4;
+    let worker = FakeWorker::start().await;
+    let gateway = Gateway::passthrough(&worker.url(), &[]).await;
+    // In HPACK: `:method: POST`, `:scheme: http`, a path.
+    let post = b"\x83\x86\x04\x0f/v1/completions";
+    // A long field that goes into the table, and then is named ten thousand times by its number there.
+    let bomb = [&post[..], b"\x40\x01a\x7f\xa1\x1e", &[b'A'; 4000], &[0xbe; 10_000]].concat();
+    let floods: [(&str, &Flood<'_>); 7] = [
+        ("pings", &|_| frame(PING, 0, 0, b"12345678")),
+        ("settings", &|_| frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0xff, 0xff])),
+        ("window updates", &|_| frame(WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1])),
+        ("empty data", &|_| frame(DATA, 0, 1, b"")),
+        ("heads that never end", &|n| match n {
+            0 => frame(HEADERS, 0, 1, b"\x83"),
+            _ => frame(CONTINUATION, 0, 1, b"\x00\x01a\x01b"),
+        }),
+        ("streams that stay open", &|n| frame(HEADERS, END_HEADERS, 1 + 2 * n, post)),
+        ("heads that unfold", &|n| frame(HEADERS, END_HEADERS, 1 + 2 * n, &bomb)),
+    ];
+    for (count, (what, flood)) in (1..).zip(floods) {
+        let mut client = gateway.raw().await;
+        client.send([&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &frame(SETTINGS, 0, 0, b"")].concat()).await;
+        for batch in 0..200 {
+            let bytes: Vec<u8> = (0..100).flat_map(|n| flood(batch * 100 + n)).collect();
+            // The gateway may have had enough, or read no more before its answers are.
+            let sent = tokio::time::timeout(std::time::Duration::from_millis(100), client.try_send(&bytes)).await;
+            if !matches!(sent, Ok(Ok(()))) {
+                break;
+            }
+        }
+        assert_well(&gateway).await;
+        assert_eq!(worker.seen().len(), count, "{what}: none of it was a whole request");
+    }
+}

@@ -27,6 +27,7 @@ mod lanes;
 mod life_cycle;
 mod many_streams;
 mod memory;
+mod overload;
 mod passthrough;
 mod pushed_requests;
 mod pushed_surfaces;

@@ -27,6 +27,7 @@ async fn under_load_the_program_takes_no_more_than_the_sum_that_it_prints() {
     let budgets = [
         ["--arena-bytes", "48MiB"],
         ["--body-budget-bytes", "16MiB"],
+        ["--worker-body-budget-bytes", "8MiB"],
         ["--max-body-bytes", "4MiB"],
         ["--media-encoded-budget-bytes", "8MiB"],
         ["--media-max-bytes", "2MiB"],

@@ -25,8 +25,9 @@ use mediagate::{
         fetch::FetchConfig,
         loader::{Loaded, MediaConfig, MediaLoader},
         picture::Media,
+        source::SourceText,
     },
-    memory::{Arena, Layout, SharedText},
+    memory::{Arena, Layout},
 };
 use serde::Deserialize;
 use tokio::time::Instant;
@@ -75,7 +76,7 @@ impl Origin {
         Origin { address, seen }
     }
 
-    pub fn url(&self, path: &str) -> SharedText {
+    pub fn url(&self, path: &str) -> SourceText {
         format!("http://{}{path}", self.address).into()
     }
 
@@ -207,9 +208,9 @@ pub fn png(seed: u64, width: u32, height: u32) -> Vec<u8> {
     file
 }
 
-pub fn data_uri(seed: u64, width: u32, height: u32) -> SharedText {
+pub fn data_uri(seed: u64, width: u32, height: u32) -> String {
     let file = png(seed, width, height);
-    format!("data:image/png;base64,{}", base64_simd::STANDARD.encode_to_string(file)).into()
+    format!("data:image/png;base64,{}", base64_simd::STANDARD.encode_to_string(file))
 }
 
 /// A loader of an arena of one zone.

@@ -73,9 +73,9 @@ impl Orientation {
         debug_assert!(!self.swaps_sides());
         match self {
             Self::FlipHorizontal => {
-                rgb.chunks_exact_mut(width * 3).for_each(|row| row.as_chunks_mut::<3>().0.reverse());
+                rgb.chunks_exact_mut(width * 3).for_each(reverse);
             }
-            Self::Rotate180 => rgb.as_chunks_mut::<3>().0.reverse(),
+            Self::Rotate180 => reverse(rgb),
             Self::FlipVertical => {
                 let mut rows = rgb.chunks_exact_mut(width * 3);
                 while let (Some(top), Some(bottom)) = (rows.next(), rows.next_back()) {
@@ -101,37 +101,52 @@ impl Orientation {
         let source = |row: usize, column: usize| (row * width + column) * 3;
         let target = |row: usize, column: usize| (to_row(column) * height + to_column(row)) * 3;
 
-        // A block reads a pixel and a third more than it has.
+        // A strip reads a pixel and a third more than it has.
         #[cfg(target_arch = "x86_64")]
-        let (block_rows, block_columns) =
+        let (strip_rows, strip_columns) =
             if is_x86_feature_detected!("ssse3") { (count / 4 * 4, width.saturating_sub(2) / 4 * 4) } else { (0, 0) };
         #[cfg(not(target_arch = "x86_64"))]
-        let (block_rows, block_columns) = (0, 0);
+        let (strip_rows, strip_columns) = (0, 0);
         #[cfg(target_arch = "x86_64")]
-        for column in (0..block_columns).step_by(4) {
+        for column in (0..strip_columns).step_by(4) {
             // Each column goes to another part of memory, which no processor guesses by itself.
             const AHEAD: usize = 16;
             for ahead in (column + AHEAD..column + AHEAD + 4).take_while(|ahead| *ahead < width) {
                 let start = target(if mirror_columns { count - 1 } else { 0 }, ahead);
                 (start..start + count * 3).step_by(64).for_each(|at| shuffles::prefetch(out, at));
             }
-            for row in (0..block_rows).step_by(4) {
-                // The rows in the order in which they lie side by side when turned.
-                let order = if mirror_columns { [3, 2, 1, 0] } else { [0, 1, 2, 3] };
-                let sources = order.map(|below| source(row + below, column));
-                let targets = [0, 1, 2, 3].map(|right| target(row + order[0], column + right));
-                // SAFETY: the processor has what the function is compiled for, or there would be no blocks.
-                unsafe { shuffles::transpose(rows, sources, out, targets) }
-            }
+            // In the order in which the rows lie side by side when turned.
+            let row_bytes = width as isize * 3;
+            let (first, step) =
+                if mirror_columns { (strip_rows.saturating_sub(1), -row_bytes) } else { (0, row_bytes) };
+            let targets = [0, 1, 2, 3].map(|right| target(first, column + right));
+            // SAFETY: the processor has what the function is compiled for, or there would be no strips.
+            unsafe { shuffles::transpose(rows, source(first, column), step, strip_rows, out, targets) };
         }
         for column in 0..width {
-            let rest = if column < block_columns { block_rows..count } else { 0..count };
+            let rest = if column < strip_columns { strip_rows..count } else { 0..count };
             for row in rest {
                 let (from, to) = (source(row, column), target(row, column));
                 out[to..to + 3].copy_from_slice(&rows[from..from + 3]);
             }
         }
     }
+}
+
+/// Reverses the order of RGB pixels.
+fn reverse(rgb: &mut [u8]) {
+    #[cfg(target_arch = "x86_64")]
+    let done = if is_x86_feature_detected!("ssse3") {
+        // SAFETY: the processor has what the function is compiled for.
+        unsafe { shuffles::reverse(rgb) }
+    } else {
+        0
+    };
+    #[cfg(not(target_arch = "x86_64"))]
+    let done = 0;
+    let pixels = rgb.as_chunks_mut::<3>().0;
+    let left = done..pixels.len() - done;
+    pixels[left].reverse();
 }
 
 /// What an EXIF block has to say of orientation.
@@ -248,6 +263,17 @@ mod tests {
                     assert_eq!(out, expected, "{orientation:?} of {height} x {width} in bands of {band}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn pixels_are_reversed_whatever_their_number() {
+        for pixels in (0..70).chain([1000, 1001]) {
+            let stored: Vec<u8> = (0..pixels * 3).map(|at| (at * 7 % 251) as u8).collect();
+            let mut reversed = stored.clone();
+            reverse(&mut reversed);
+            let expected: Vec<u8> = stored.as_chunks::<3>().0.iter().rev().flatten().copied().collect();
+            assert_eq!(reversed, expected, "{pixels} pixels");
         }
     }
 

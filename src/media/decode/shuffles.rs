@@ -2,20 +2,38 @@
 //! does the first pixels and returns how many; the rest is left to the caller.
 
 use std::arch::x86_64::{
-    __m128i, _MM_HINT_T0, _mm_add_epi16, _mm_cvtsi128_si32, _mm_loadu_si128, _mm_mullo_epi16, _mm_packus_epi16,
-    _mm_prefetch, _mm_set1_epi16, _mm_setr_epi8, _mm_shuffle_epi8, _mm_srli_epi16, _mm_srli_si128, _mm_storel_epi64,
-    _mm_storeu_si128, _mm_sub_epi16, _mm_unpackhi_epi32, _mm_unpackhi_epi64, _mm_unpacklo_epi32, _mm_unpacklo_epi64,
+    __m128i, _MM_HINT_T0, _mm_add_epi16, _mm_cvtsi128_si32, _mm_loadu_si128, _mm_mulhi_epu16, _mm_mullo_epi16,
+    _mm_packus_epi16, _mm_prefetch, _mm_set1_epi8, _mm_set1_epi16, _mm_setr_epi8, _mm_shuffle_epi8, _mm_srli_si128,
+    _mm_storel_epi64, _mm_storeu_si128, _mm_unpackhi_epi32, _mm_unpackhi_epi64, _mm_unpacklo_epi32, _mm_unpacklo_epi64,
+    _mm_xor_si128,
 };
 
 /// Pixels of four bytes laid on white, four at a time. `order` says where red, green, blue and alpha are.
 #[target_feature(enable = "ssse3")]
 pub(super) fn on_white(stored: &[u8], order: [u8; 4], rgb: &mut [u8]) -> usize {
-    let place = |index: usize| (index / 4 * 4) as i8 + order[index % 4] as i8;
-    // A pixel's bytes in the lower half of 16-bit words; the rest are zeros.
-    let (low, high) = (words(place, 0), words(place, 8));
+    let [red, green, blue, alpha] = order.map(|at| at as i8);
+    // Of two pixels, each byte as a word of 16 bits.
+    let words = |places: [i8; 4], pixel: i8| {
+        register(std::array::from_fn(|byte| match byte % 2 {
+            0 => (pixel + byte as i8 / 8) * 4 + places[byte / 2 % 4],
+            _ => -1,
+        }))
+    };
+    let colours = [0, 2].map(|pixel| words([red, green, blue, alpha], pixel));
+    let alphas = [0, 2].map(|pixel| words([alpha; 4], pixel));
+    let (ones, half, shift) = (_mm_set1_epi8(-1), _mm_set1_epi16(128), _mm_set1_epi16(257));
+    let together = _mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1);
     blocks(stored, rgb, |pixels| {
-        let packed = _mm_packus_epi16(two(_mm_shuffle_epi8(pixels, low)), two(_mm_shuffle_epi8(pixels, high)));
-        _mm_shuffle_epi8(packed, _mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1))
+        // What is missing to white, times alpha, over 255 and rounded, is missing in the end: the same as mixing the colour
+        // with white, since a quotient by 255 never lies halfway between two numbers.
+        let missing = _mm_xor_si128(pixels, ones);
+        let [first, second] = [0, 1].map(|two| {
+            let product =
+                _mm_mullo_epi16(_mm_shuffle_epi8(missing, colours[two]), _mm_shuffle_epi8(pixels, alphas[two]));
+            // (x + (x >> 8)) >> 8 in one multiplication.
+            _mm_mulhi_epu16(_mm_add_epi16(product, half), shift)
+        });
+        _mm_shuffle_epi8(_mm_xor_si128(_mm_packus_epi16(first, second), ones), together)
     })
 }
 
@@ -33,39 +51,92 @@ pub(super) fn pick(stored: &[u8], order: [u8; 3], rgb: &mut [u8]) -> usize {
 fn blocks(stored: &[u8], rgb: &mut [u8], convert: impl Fn(__m128i) -> __m128i) -> usize {
     // A block is stored as 16 bytes, the last four of which the next block overwrites.
     let blocks = (stored.len() / 16).min(rgb.len().saturating_sub(4) / 12);
-    for (block, source) in stored.chunks_exact(16).take(blocks).enumerate() {
-        let target = &mut rgb[block * 12..block * 12 + 16];
-        // SAFETY: both slices are 16 bytes long, and the instructions want no alignment.
-        unsafe { _mm_storeu_si128(target.as_mut_ptr().cast(), convert(_mm_loadu_si128(source.as_ptr().cast()))) }
+    for block in 0..blocks {
+        // SAFETY: 16 bytes a block are stored, and 12 a block and 4 more have room; the instructions want no alignment.
+        unsafe {
+            let pixels = _mm_loadu_si128(stored.as_ptr().add(block * 16).cast());
+            _mm_storeu_si128(rgb.as_mut_ptr().add(block * 12).cast(), convert(pixels));
+        }
     }
     blocks * 4
 }
 
-/// Moves a block of four by four RGB pixels to where its columns are rows: `sources` are where its rows begin in `rows`,
-/// `targets` where its columns go in `out`. All are counted in bytes, and have room for 16 and 12 of them.
+/// Moves a strip of RGB pixels, four columns of `count` rows, to where its columns are rows. Its first row is at `first` in
+/// `rows`, the next is `step` bytes from there, up or down, and so on; in this order they lie side by side when turned. Its columns
+/// go to `targets` in `out`. Takes as many rows as are a multiple of four, and returns how many. 16 bytes of each row are read.
 #[target_feature(enable = "ssse3")]
-pub(super) fn transpose(rows: &[u8], sources: [usize; 4], out: &mut [u8], targets: [usize; 4]) {
+pub(super) fn transpose(
+    rows: &[u8],
+    first: usize,
+    step: isize,
+    count: usize,
+    out: &mut [u8],
+    targets: [usize; 4],
+) -> usize {
+    let blocks = count / 4;
+    if blocks == 0 {
+        return 0;
+    }
+    let last = first.wrapping_add_signed(step * (blocks as isize * 4 - 1));
+    assert!(first.max(last) < rows.len() && rows.len() - first.max(last) >= 16, "rows to read");
+    assert!(targets.iter().all(|&at| at <= out.len() && out.len() - at >= blocks * 12), "places to write");
     let apart = _mm_setr_epi8(0, 1, 2, -1, 3, 4, 5, -1, 6, 7, 8, -1, 9, 10, 11, -1);
     let together = _mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1);
-    let [a, b, c, d] = sources.map(|at| {
-        // SAFETY: the slice is 16 bytes long, and the instruction wants no alignment.
-        _mm_shuffle_epi8(unsafe { _mm_loadu_si128(rows[at..at + 16].as_ptr().cast()) }, apart)
-    });
-    let (ab_low, ab_high) = (_mm_unpacklo_epi32(a, b), _mm_unpackhi_epi32(a, b));
-    let (cd_low, cd_high) = (_mm_unpacklo_epi32(c, d), _mm_unpackhi_epi32(c, d));
-    let columns = [
-        _mm_unpacklo_epi64(ab_low, cd_low),
-        _mm_unpackhi_epi64(ab_low, cd_low),
-        _mm_unpacklo_epi64(ab_high, cd_high),
-        _mm_unpackhi_epi64(ab_high, cd_high),
-    ];
-    for (column, at) in columns.into_iter().zip(targets) {
-        let column = _mm_shuffle_epi8(column, together);
-        let (first, last) = out[at..at + 12].split_at_mut(8);
-        // SAFETY: the slice is 8 bytes long, and the instruction wants no alignment.
-        unsafe { _mm_storel_epi64(first.as_mut_ptr().cast(), column) }
-        last.copy_from_slice(&_mm_cvtsi128_si32(_mm_srli_si128::<8>(column)).to_le_bytes());
+    let (rows, out) = (rows.as_ptr(), out.as_mut_ptr());
+    for block in 0..blocks {
+        let [a, b, c, d] = [0, 1, 2, 3].map(|row| {
+            let at = first.wrapping_add_signed(step * (block as isize * 4 + row));
+            // SAFETY: between first and last, where 16 bytes are readable; the instruction wants no alignment.
+            _mm_shuffle_epi8(unsafe { _mm_loadu_si128(rows.add(at).cast()) }, apart)
+        });
+        let (ab_low, ab_high) = (_mm_unpacklo_epi32(a, b), _mm_unpackhi_epi32(a, b));
+        let (cd_low, cd_high) = (_mm_unpacklo_epi32(c, d), _mm_unpackhi_epi32(c, d));
+        let columns = [
+            _mm_unpacklo_epi64(ab_low, cd_low),
+            _mm_unpackhi_epi64(ab_low, cd_low),
+            _mm_unpacklo_epi64(ab_high, cd_high),
+            _mm_unpackhi_epi64(ab_high, cd_high),
+        ];
+        for (column, at) in columns.into_iter().zip(targets) {
+            let column = _mm_shuffle_epi8(column, together);
+            // SAFETY: each target has room for 12 bytes a block. But for the last, the 4 bytes more that are written are of the
+            // next block, which overwrites them. The instructions want no alignment.
+            unsafe {
+                let to = out.add(at + block * 12);
+                if block + 1 < blocks {
+                    _mm_storeu_si128(to.cast(), column);
+                } else {
+                    _mm_storel_epi64(to.cast(), column);
+                    to.add(8).cast::<i32>().write_unaligned(_mm_cvtsi128_si32(_mm_srli_si128::<8>(column)));
+                }
+            }
+        }
     }
+    blocks * 4
+}
+
+/// Reverses the order of RGB pixels, five from each end at a time. Returns how many are done at either end.
+#[target_feature(enable = "ssse3")]
+pub(super) fn reverse(rgb: &mut [u8]) -> usize {
+    let low = _mm_setr_epi8(12, 13, 14, 9, 10, 11, 6, 7, 8, 3, 4, 5, 0, 1, 2, -1);
+    let high = _mm_setr_epi8(13, 14, 15, 10, 11, 12, 7, 8, 9, 4, 5, 6, 1, 2, 3, -1);
+    let steps = rgb.len().saturating_sub(2) / 30;
+    let (start, end) = (rgb.as_mut_ptr(), rgb.as_mut_ptr_range().end);
+    for step in 0..steps {
+        // SAFETY: 15 bytes a step at either end are apart from each other and followed by one more: the slice is 30 bytes a
+        // step long, and two. Read are 16 and written 15, as two halves that share a byte: so no load waits for a store. The
+        // instructions want no alignment.
+        unsafe {
+            let (first, last) = (start.add(step * 15), end.sub(step * 15 + 15));
+            let to_last = _mm_shuffle_epi8(_mm_loadu_si128(first.cast()), low);
+            let to_first = _mm_shuffle_epi8(_mm_loadu_si128(last.sub(1).cast()), high);
+            for (to, pixels) in [(first, to_first), (last, to_last)] {
+                _mm_storel_epi64(to.cast(), pixels);
+                _mm_storel_epi64(to.add(7).cast(), _mm_srli_si128::<7>(pixels));
+            }
+        }
+    }
+    steps * 5
 }
 
 /// Greys, sixteen pixels at a time.
@@ -95,24 +166,8 @@ pub(super) fn prefetch(bytes: &[u8], at: usize) {
     }
 }
 
-/// The places of the eight bytes from `first` on, each followed by a zero.
-#[target_feature(enable = "ssse3")]
-fn words(place: impl Fn(usize) -> i8, first: usize) -> __m128i {
-    register(std::array::from_fn(|byte| if byte % 2 == 0 { place(first + byte / 2) } else { -1 }))
-}
-
 #[target_feature(enable = "ssse3")]
 fn register(bytes: [i8; 16]) -> __m128i {
     // SAFETY: the array is 16 bytes long, and the instruction wants no alignment.
     unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
-}
-
-/// Two pixels in words of 16 bits; no sum is larger than 65,407.
-#[target_feature(enable = "ssse3")]
-fn two(rgba: __m128i) -> __m128i {
-    let alpha = _mm_shuffle_epi8(rgba, _mm_setr_epi8(6, 7, 6, 7, 6, 7, 6, 7, 14, 15, 14, 15, 14, 15, 14, 15));
-    let full = _mm_set1_epi16(255);
-    let white = _mm_mullo_epi16(full, _mm_sub_epi16(full, alpha));
-    let sum = _mm_add_epi16(_mm_add_epi16(_mm_mullo_epi16(rgba, alpha), white), _mm_set1_epi16(128));
-    _mm_srli_epi16::<8>(_mm_add_epi16(_mm_srli_epi16::<8>(sum), sum))
 }

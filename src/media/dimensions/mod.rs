@@ -20,9 +20,9 @@ pub use header::{PictureSize, Reading, read};
 use super::{
     content::MediaId,
     fetch::{FetchError, Fetcher},
-    source::{DataUri, HttpUrl, Source, SourceError},
+    source::{DataUri, HttpUrl, Source, SourceError, SourceText},
 };
-use crate::{memory::SharedText, observe};
+use crate::observe;
 
 /// What is asked for of a file: the first is enough for nearly all, the last for a photograph with a preview, a colour
 /// profile and an editor's history before its size.
@@ -87,8 +87,8 @@ impl Dimensions {
     /// # Errors
     ///
     /// [`NoSize`].
-    pub async fn of(&self, name: MediaId, url: SharedText) -> Result<PictureSize, NoSize> {
-        let found = match Source::parse(url.as_str()) {
+    pub async fn of(&self, name: MediaId, url: &SourceText) -> Result<PictureSize, NoSize> {
+        let found = match url.parse() {
             Ok(Source::Data(uri)) => in_data(&uri),
             Ok(Source::Http(url)) => self.at(name, url).await,
             Err(error) => Err(error.into()),

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures_util::{FutureExt, future::BoxFuture};
 
 use super::{
-    Flight, Joined, Keep, Loader, Reliance, SharedText, Urgency,
+    Flight, Joined, Keep, Loader, Reliance, Urgency,
     gate::{Gate, Waiting},
     identify::{Origin, Wanted},
 };
@@ -17,7 +17,7 @@ use crate::{
         error::MediaError,
         fetch::{Fetched, Revalidated, Validators},
         picture::Content,
-        source::{HttpUrl, Source},
+        source::{HttpUrl, Source, SourceText},
     },
     observe,
 };
@@ -172,10 +172,10 @@ pub fn fetch(
 }
 
 /// The file in a data: URI.
-async fn open(loader: &Loader, text: SharedText) -> Result<Found, MediaError> {
+async fn open(loader: &Loader, text: SourceText) -> Result<Found, MediaError> {
     let (max_bytes, limits) = (loader.config.fetch.max_bytes, loader.config.decode.clone());
     let work = move || {
-        let bytes = match Source::parse(text.as_str())? {
+        let bytes = match text.parse()? {
             Source::Data(uri) => uri.decode(max_bytes)?,
             Source::Http(_) => return Err(MediaError::Lost),
         };

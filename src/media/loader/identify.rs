@@ -4,13 +4,13 @@ use std::collections::HashMap;
 
 use futures_util::future::try_join_all;
 
-use super::{Loaded, Loader, SharedText, pool::Urgency};
+use super::{Loaded, Loader, pool::Urgency};
 use crate::media::{
     cache::SourceKey,
     content::Scope,
     error::{LoadError, MediaError},
     resize::SmartResize,
-    source::{HttpUrl, Source, SourceError},
+    source::{HttpUrl, Source, SourceError, SourceText},
 };
 
 /// Hashing more would hold up a connection's thread for longer than handing it over takes.
@@ -34,21 +34,16 @@ impl View {
 
 /// What a source is called, if that is told at once: a URL by its text alone, well formed or not, a data: URI if it is
 /// short.
-pub fn key(text: &str, view: &View) -> Option<SourceKey> {
-    if is_url(text) {
-        return Some(SourceKey::url(&view.of_sources, text));
+pub fn key(text: &SourceText, view: &View) -> Option<SourceKey> {
+    if let Some(url) = text.as_url() {
+        return Some(SourceKey::url(&view.of_sources, url));
     }
-    match Source::parse(text) {
-        Ok(Source::Data(uri)) if uri.decoded_len() <= MAX_HASHED_HERE_BYTES => {
+    match text.parse() {
+        Ok(Source::Data(uri)) if uri.payload().len() <= MAX_HASHED_HERE_BYTES => {
             Some(SourceKey::data(&view.of_sources, uri.payload()))
         }
         _ => None,
     }
-}
-
-/// Whether it is a URL, if it is a source at all.
-fn is_url(text: &str) -> bool {
-    text.get(..4).is_some_and(|begin| begin.eq_ignore_ascii_case("http"))
 }
 
 /// An image that a request wants, and where it is.
@@ -64,8 +59,8 @@ pub struct Wanted {
 
 pub enum Origin {
     Url(HttpUrl),
-    /// A data: URI that parsed, and the bytes that it will have.
-    Data(SharedText, usize),
+    /// A data: URI that parsed, and the bytes that it will have at most.
+    Data(SourceText, usize),
 }
 
 /// The images of a request without repetitions, and for each of its places which of them stands there.
@@ -106,7 +101,7 @@ pub fn distinct(keys: impl ExactSizeIterator<Item = SourceKey>) -> (Vec<usize>, 
 /// Parses the sources, and names those that have no name yet.
 pub async fn all(
     loader: &Loader,
-    sources: &[SharedText],
+    sources: &[SourceText],
     keys: Vec<Option<SourceKey>>,
     view: &View,
 ) -> Result<AllWanted, LoadError> {
@@ -124,34 +119,33 @@ pub async fn all(
 async fn one(
     loader: &Loader,
     index: usize,
-    text: &SharedText,
+    text: &SourceText,
     key: Option<SourceKey>,
     view: &View,
 ) -> Result<Wanted, MediaError> {
-    let origin = match Source::parse(text.as_str())? {
-        Source::Http(url) => Origin::Url(url),
-        Source::Data(uri) => {
-            let (bytes, max_bytes) = (uri.decoded_len(), loader.config.fetch.max_bytes);
-            if bytes > max_bytes {
-                return Err(SourceError::TooLarge { max_bytes }.into());
-            }
-            Origin::Data(text.clone(), bytes)
+    let (key, origin) = match (text.parse()?, key) {
+        (Source::Http(url), key) => {
+            (key.unwrap_or_else(|| SourceKey::url(&view.of_sources, url.raw())), Origin::Url(url))
+        }
+        (Source::Data(uri), Some(key)) => (key, Origin::Data(text.clone(), uri.most_decoded_len())),
+        (Source::Data(_), None) => {
+            let (long, view) = (text.clone(), *view);
+            let name = move || name(&long, &view);
+            let (key, bytes) = loader.pool.run(Urgency::Short, name).await.map_err(|_| MediaError::Lost)??;
+            (key, Origin::Data(text.clone(), bytes))
         }
     };
-    let key = match key {
-        Some(key) => key,
-        None => {
-            let (text, view) = (text.clone(), *view);
-            let hash = move || long_key(text.as_str(), &view);
-            loader.pool.run(Urgency::Short, hash).await.map_err(|_| MediaError::Lost)??
-        }
-    };
+    let max_bytes = loader.config.fetch.max_bytes;
+    if matches!(origin, Origin::Data(_, bytes) if bytes > max_bytes) {
+        return Err(SourceError::TooLarge { max_bytes }.into());
+    }
     Ok(Wanted { index, key, scope: view.scope, resize: view.resize, origin })
 }
 
-fn long_key(text: &str, view: &View) -> Result<SourceKey, SourceError> {
-    Ok(match Source::parse(text)? {
-        Source::Http(url) => SourceKey::url(&view.of_sources, url.raw()),
-        Source::Data(uri) => SourceKey::data(&view.of_sources, uri.payload()),
-    })
+/// What a long data: URI is called, and the bytes that it will have.
+fn name(text: &SourceText, view: &View) -> Result<(SourceKey, usize), MediaError> {
+    match text.parse()? {
+        Source::Data(uri) => Ok((SourceKey::data(&view.of_sources, uri.payload()), uri.decoded_len())),
+        Source::Http(_) => Err(MediaError::Lost),
+    }
 }

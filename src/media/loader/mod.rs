@@ -57,9 +57,10 @@ use super::{
     fetch::{FetchConfigError, Fetcher},
     picture::Media,
     resize::SmartResize,
+    source::SourceText,
 };
 use crate::{
-    memory::{Arena, Budget, SharedText, ZoneId},
+    memory::{Arena, Budget, ZoneId},
     observe::{self, Tally},
 };
 
@@ -136,7 +137,7 @@ impl MediaLoader {
         })))
     }
 
-    /// Loads all images of a request: `sources` are their exact texts, the answer is in the same order.
+    /// Loads all images of a request: `sources` are as the request has them, the answer is in the same order.
     ///
     /// What the request waits for memory and for decoders ends at `deadline`, which is put off by the time that it spends on
     /// fetching: that has limits of its own.
@@ -146,7 +147,7 @@ impl MediaLoader {
     /// The first failure; what was under way for the request alone is then given up.
     pub async fn load_all(
         &self,
-        sources: &[SharedText],
+        sources: &[SourceText],
         scope: &Scope,
         deadline: Deadline,
     ) -> Result<Vec<Loaded>, LoadError> {
@@ -160,13 +161,13 @@ impl MediaLoader {
     /// As [`load_all`](Self::load_all).
     pub async fn load_resized(
         &self,
-        sources: &[SharedText],
+        sources: &[SourceText],
         scope: &Scope,
         resize: Option<&SmartResize>,
         deadline: Deadline,
     ) -> Result<Vec<Loaded>, LoadError> {
         let view = View::new(scope, resize);
-        let keys: Vec<_> = sources.iter().map(|text| identify::key(text.as_str(), &view)).collect();
+        let keys: Vec<_> = sources.iter().map(|text| identify::key(text, &view)).collect();
         if let Some(loaded) = self.0.all_hits(&keys) {
             return Ok(loaded);
         }
@@ -176,7 +177,7 @@ impl MediaLoader {
 
     async fn load_missing(
         &self,
-        sources: &[SharedText],
+        sources: &[SourceText],
         keys: Vec<Option<SourceKey>>,
         view: &View,
         deadline: Deadline,
@@ -202,7 +203,7 @@ impl MediaLoader {
     /// # Errors
     ///
     /// As [`load_all`](Self::load_all).
-    pub async fn load(&self, source: SharedText, scope: &Scope, deadline: Deadline) -> Result<Loaded, Arc<MediaError>> {
+    pub async fn load(&self, source: SourceText, scope: &Scope, deadline: Deadline) -> Result<Loaded, Arc<MediaError>> {
         let mut loaded = self.load_all(&[source], scope, deadline).await.map_err(|error| error.error)?;
         // As many as were asked for.
         loaded.pop().ok_or_else(|| Arc::new(MediaError::Lost))

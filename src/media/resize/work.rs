@@ -1,7 +1,7 @@
 //! Decoding a picture to its target size, with as little of the full picture in memory as its format allows.
 
 use super::passes::pass;
-use crate::media::decode::{self, DecodeError, Header, Size};
+use crate::media::decode::{self, CACHED_OFFSET_BYTES, DecodeError, Header, Size};
 
 /// Rows of a picture that are decoded before they are narrowed together: enough that computing the weights anew for each
 /// band is lost in the work, few enough to be a small part of a large picture.
@@ -45,7 +45,7 @@ pub fn scratch_bytes(header: &Header, target: Size) -> usize {
         return from.rgb_bytes();
     }
     let narrow = if between == target { 0 } else { between.rgb_bytes() };
-    header.band_bytes(BAND_BYTES).saturating_add(narrow)
+    (CACHED_OFFSET_BYTES + header.band_bytes(BAND_BYTES)).saturating_add(narrow)
 }
 
 /// As [`decode::decode_into`], with the picture resized to `target`, a size of [`SmartResize::target`].
@@ -75,7 +75,8 @@ pub fn decode_resized(
         decode::decode_into(bytes, header, full)?;
         return pass(full, from, out, target);
     }
-    let band = sized(&mut scratch.full, header.band_bytes(BAND_BYTES));
+    let band = sized(&mut scratch.full, CACHED_OFFSET_BYTES + header.band_bytes(BAND_BYTES));
+    let band = &mut band[CACHED_OFFSET_BYTES..];
     let narrow_rows = |rows: &[u8], narrow: &mut [u8]| {
         let height = (rows.len() / from.row_bytes()) as u32;
         pass(rows, Size { height, ..from }, narrow, Size { height, ..target })

@@ -30,6 +30,14 @@ pub fn png(seed: u32, width: u32, height: u32) -> (Vec<u8>, Pixels) {
     (file, Pixels { height, width, rgb_sha256: sha256(&rgb) })
 }
 
+/// The pixels of such a PNG as binary PPM.
+pub fn ppm(png: &[u8]) -> Vec<u8> {
+    let mut reader = png::Decoder::new(std::io::Cursor::new(png)).read_info().unwrap();
+    let mut rgb = vec![0; reader.output_buffer_size().unwrap()];
+    let info = reader.next_frame(&mut rgb).unwrap();
+    [format!("P6\n{} {}\n255\n", info.width, info.height).as_bytes(), &rgb].concat()
+}
+
 /// A file of tests/data/images.
 pub fn file(name: &str) -> Vec<u8> {
     std::fs::read(data().join("images").join(name)).unwrap()

@@ -42,9 +42,13 @@ pub(super) fn probe(bytes: &[u8], limits: &DecodeLimits) -> Result<Found, Decode
     })
 }
 
+/// libjpeg's vector code writes rows that begin at a multiple of 32 past the processor's cache, to memory. What is to be read
+/// at once should not begin there: behind the start of an allocation by this.
+pub const CACHED_OFFSET_BYTES: usize = 1;
+
 /// What turning on its side costs, beyond decoding.
 pub(super) fn turning_bytes(size: Size) -> usize {
-    size.width as usize * 3 * BAND_ROWS
+    CACHED_OFFSET_BYTES + size.width as usize * 3 * BAND_ROWS.min(size.height as usize)
 }
 
 pub(super) fn decode(bytes: &[u8], plan: &Plan, size: Size, out: &mut [u8]) -> Result<(), DecodeError> {
@@ -65,7 +69,8 @@ pub(super) fn decode_turned(
     out: &mut [u8],
 ) -> Result<(), DecodeError> {
     let (height, width) = (size.height as usize, size.width as usize);
-    let mut band = vec![0; BAND_ROWS.min(height) * width * 3];
+    let mut band = vec![0; turning_bytes(size)];
+    let band = &mut band[CACHED_OFFSET_BYTES..];
     let mut decode = || {
         let mut rows = Rows::start(bytes, plan, size)?;
         for top in (0..height).step_by(BAND_ROWS) {
