@@ -44,7 +44,7 @@ async fn an_upload_streams_and_takes_nothing_of_the_memory_for_bodies() {
     client.send(chunk("the first of it")).await;
     // The worker has a connection already, and of the budget nothing is held.
     gateway.log.wait_for("worker health changed").await;
-    assert_eq!(gateway.metric("mediagate_budget_free_bytes", "bodies").await, f64::from(1 << 20));
+    assert_eq!(gateway.metric("mediagate_budget_free_bytes", "\"bodies").await, f64::from(1 << 20));
     client.send(format!("{}0\r\n\r\n", chunk("the rest"))).await;
     let exchange = worker.next().await;
     assert_eq!(exchange.request.body, b"the first of itthe rest");
