@@ -36,8 +36,11 @@ say "aiperf: a few requests, to see that it runs"
 say "resizing against the image processors of transformers, over 2,000 random pictures"
 MEDIAGATE_RESIZE_SEED="$RANDOM" MEDIAGATE_RESIZE_IMAGES=2000 cargo test --release --locked --test resize_transformers -- --nocapture
 
-say "ten minutes of chaos, over the fastest lane and over TCP"
 cargo build --release --locked
+say "who dies or stands still at which moment of a WRITE: each case, over the fastest lane and over TCP"
+MEDIAGATE_ALL_FAULTS=1 PYTHONPATH="$root/python" "$root/.venv/bin/python" -m pytest tests/processes/test_faults.py
+
+say "ten minutes of chaos, over the fastest lane and over TCP"
 for tls in "" --tls=tcp,self; do
     # shellcheck disable=SC2086  # empty is no word
     PYTHONPATH="$root/python:$root/tests/processes" "$root/.venv/bin/python" tests/processes/chaos.py --seconds 300 $tls

@@ -71,7 +71,15 @@ async fn send(app: &App, client: &HeaderMap, target: Target<'_>, outgoing: Outgo
         if method != Method::GET {
             request = request.body(reqwest::Body::wrap_stream(body.clone()));
         }
-        match request.send().await {
+        let sent = tokio::select! {
+            sent = request.send() => sent,
+            () = worker.hangs() => {
+                tracing::info!(worker = %worker.label, "the worker hangs, its request is withdrawn");
+                in_flight.ended(Outcome::Failure);
+                return Err(Box::new(Refusal::bad_gateway()));
+            }
+        };
+        match sent {
             Ok(response) if response.status().is_informational() => {
                 // 101: another protocol, which nobody asked for.
                 return Err(Box::new(Refusal::bad_gateway()));

@@ -160,6 +160,24 @@ async fn a_worker_that_answers_no_request_in_time_is_left_alone() {
 }
 
 #[tokio::test]
+async fn what_waits_for_a_worker_whose_health_checks_fail_in_a_row_is_withdrawn() {
+    let worker = FakeWorker::by_hand().await;
+    let flags = ["--circuit-failures", "2", "--health-interval-ms", "100", "--extra-route", "GET /version"];
+    let gateway = Gateway::passthrough(&worker.url(), &flags).await;
+    let hang = async || {
+        let exchange = worker.next().await;
+        worker.set_health("500 Internal Server Error");
+        exchange.closed().await;
+        worker.set_health("200 OK");
+    };
+    let (answer, ()) = tokio::join!(gateway.chat(request(0)), hang());
+    assert_eq!((answer.0, answer.1["error"]["code"].as_str()), (502, Some("worker_unreachable")));
+    gateway.log.wait_for("circuit half-open").await;
+    let (answer, ()) = tokio::join!(gateway.get("/version"), hang());
+    assert_eq!(answer.status(), 502);
+}
+
+#[tokio::test]
 async fn a_client_that_stops_reading_holds_no_worker() {
     let worker = FakeWorker::by_hand().await;
     let gateway = Gateway::passthrough(&worker.url(), &["--write-timeout-ms", "300"]).await;
