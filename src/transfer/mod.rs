@@ -1,7 +1,8 @@
 //! Pixels from the arena into a worker's landing memory, over NIXL.
 //!
 //! - [`library`]: finds and loads NIXL at run time; without it, mediagate goes inline.
-//! - [`agent`]: one thread that owns the NIXL agent and drives every transfer in pieces.
+//! - [`agent`]: the handle of the NIXL agent: what is to be pushed, and what became of it.
+//! - `driver`: the one thread that makes every NIXL call, and moves every push in pieces.
 //! - [`landing`]: the gateway's book of one grant: slots on the worker, generations, uses.
 //! - [`descriptor`]: what stands in a request in place of an image.
 //! - [`lane`]: by which lane pixels go (CMA, shared memory, RDMA, TCP), as far as it can be seen.
@@ -9,6 +10,7 @@
 
 pub mod agent;
 pub mod descriptor;
+mod driver;
 pub mod landing;
 pub mod lane;
 pub mod library;
