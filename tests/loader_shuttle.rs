@@ -202,8 +202,9 @@ const FILE_BYTES: usize = 10;
 impl Present {
     /// Files are covered by admissions, but for those that a request comes across on its way to its turn. It keeps none.
     fn new(shared: &Shared) -> Self {
-        let before = shared.present.fetch_add(FILE_BYTES, Ordering::SeqCst);
+        // Looked at first: one that passes on between the two looks takes its file with it, and must not be missed.
         let passing = shared.passing.load(Ordering::SeqCst);
+        let before = shared.present.fetch_add(FILE_BYTES, Ordering::SeqCst);
         let most_bytes = shared.budget.total_bytes() + passing * FILE_BYTES;
         assert!(before + FILE_BYTES <= most_bytes, "files that nobody is admitted to");
         Present(shared.present.clone())
