@@ -92,6 +92,8 @@ async fn measure(python: &str) -> Result<(), Any> {
         let slot = slot.freeze();
         let picture = Name::of(&Scope::default(), side, side, &slot);
         let mut copy = vec![0; bytes];
+        // READ comes back into the same memory, and must find there what is in it.
+        bare.transfer(XferOp::Write, &slot, &peer, None)?;
         let [mut memcpy, mut read, mut write, mut noted, mut told, mut push, mut handed] = [(); 7].map(|()| Vec::new());
         let mut order = [Kind::Memcpy, Kind::Read, Kind::Write, Kind::WriteNote, Kind::Push, Kind::HandedOver];
         for _ in 0..ROUNDS {
