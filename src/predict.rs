@@ -18,7 +18,7 @@ use crate::{
     },
     model::{ImageTokens, ModelFiles, UncountableSize},
     prompt::{NotWritten, PromptRequest, PromptWriter},
-    request::{ClientRequest, ImageSource, RequestError, shape},
+    request::{ClientRequest, RequestError, shape},
     routing::prompt::{MmImage, PromptTokens},
 };
 
@@ -95,8 +95,7 @@ async fn predict(model: &Model, path: &Path) -> Result<PromptTokens, NotPredicte
     let (names, scope) = (UrlNames::default(), Scope::default());
     let mut images = Vec::with_capacity(client.images.len());
     for (index, part) in client.images.iter().enumerate() {
-        let ImageSource::Url(url) = &part.source else { continue };
-        let name = names.name(&scope, url);
+        let name = part.source.name(&names, &scope);
         let size = model.dimensions.of(name, &part.source.text(&body)).await;
         let size = size.map_err(|reason| NotPredicted::Size { index, reason })?;
         images.push(MmImage { hash: name.into(), tokens: model.images.count(size.height, size.width)? });

@@ -5,7 +5,14 @@ use std::{borrow::Cow, ops::Range};
 use bytes::Bytes;
 
 use super::rewrite::Edits;
-use crate::{media::source::SourceText, memory::SharedText};
+use crate::{
+    media::{
+        content::{MediaId, Scope},
+        source::SourceText,
+        url_names::UrlNames,
+    },
+    memory::SharedText,
+};
 
 /// An image, as a request has it.
 #[derive(Debug, PartialEq, Eq)]
@@ -28,6 +35,14 @@ pub enum ImageSource<'a> {
 }
 
 impl ImageSource<'_> {
+    /// What it is called where it is not decoded: by its URL, or by its text as it stands.
+    pub fn name(&self, urls: &UrlNames, scope: &Scope) -> MediaId {
+        match self {
+            ImageSource::Url(url) => urls.name(scope, url),
+            ImageSource::EscapedDataUri(raw) | ImageSource::Base64(raw) => MediaId::of_url(scope, raw),
+        }
+    }
+
     /// Its text for whoever loads it: a part of `body`, which it was read from.
     pub fn text(&self, body: &Bytes) -> SourceText {
         match self {

@@ -386,6 +386,19 @@ mod tests {
     }
 
     #[test]
+    fn a_string_with_escapes_is_copied_up_to_a_length_and_any_other_of_any_length() {
+        let read = |text: &str| {
+            let mut reader = Reader::new(text.as_bytes()).unwrap();
+            let string = reader.string("a string").unwrap();
+            reader.unescape(&string).map(|text| text.len())
+        };
+        let escaped = |bytes: usize| format!("\"\\/{}\"", "a".repeat(bytes - 4));
+        assert_eq!(read(&escaped(MAX_UNESCAPED_BYTES)), Ok(MAX_UNESCAPED_BYTES - 3));
+        assert_eq!(read(&escaped(MAX_UNESCAPED_BYTES + 1)), Err(JsonError::LongEscapes { at: 0 }));
+        assert_eq!(read(&format!("\"{}\"", "a".repeat(1 << 20))), Ok(1 << 20));
+    }
+
+    #[test]
     fn what_other_parsers_let_pass_is_refused() {
         for text in [
             "",

@@ -13,7 +13,7 @@ use crate::{
         picture::Media,
         url_names::{UrlIdentity, UrlNames},
     },
-    request::{ClientRequest, ImageSource},
+    request::ClientRequest,
     routing::{
         Affinity, Asked,
         chain::Chain,
@@ -37,11 +37,7 @@ const HEAD_MEMBERS: [&str; 5] = ["tools", "documents", "reasoning_effort", "chat
 /// What the images of a request are called, in order: by their pixels where they are decoded here, else by their URLs.
 pub fn names(urls: &UrlNames, scope: &Scope, client: &ClientRequest<'_>, media: &[Media]) -> Vec<MediaId> {
     if media.is_empty() {
-        let text = |source: &ImageSource<'_>| match source {
-            ImageSource::Url(url) => urls.name(scope, url),
-            ImageSource::EscapedDataUri(raw) | ImageSource::Base64(raw) => MediaId::of_url(scope, raw),
-        };
-        return client.images.iter().map(|image| text(&image.source)).collect();
+        return client.images.iter().map(|image| image.source.name(urls, scope)).collect();
     }
     let name = |media: &Media| match media {
         Media::Picture(picture) => picture.name.media_id,
