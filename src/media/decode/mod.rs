@@ -114,7 +114,7 @@ impl Header {
     pub fn scratch_bytes(&self) -> usize {
         let turned = match &self.plan {
             _ if !self.orientation.swaps_sides() => 0,
-            Plan::Jpeg(_) => jpeg::turning_bytes(self.stored),
+            Plan::Jpeg(plan) => jpeg::turning_bytes(plan, self.stored),
             _ => self.rgb_bytes().saturating_add(turner_bytes(self.stored)),
         };
         self.decoder_scratch_bytes.saturating_add(turned)

@@ -48,19 +48,33 @@ pub(super) fn probe(bytes: &[u8], limits: &DecodeLimits) -> Result<Found, Decode
 pub const CACHED_OFFSET_BYTES: usize = 1;
 
 /// What turning on its side costs, beyond decoding.
-pub(super) fn turning_bytes(size: Size) -> usize {
-    let band = padded_row_bytes(size).saturating_mul(BAND_ROWS.min(size.height as usize));
-    band.saturating_add(BAND_ALIGNMENT_BYTES * 2).saturating_add(turner_bytes(size))
+pub(super) fn turning_bytes(plan: &Plan, size: Size) -> usize {
+    let Band { row_bytes, rows, .. } = Band::new(plan, size);
+    (row_bytes * rows + BAND_ALIGNMENT_BYTES * 2).saturating_add(turner_bytes(size))
 }
 
-/// Of these, and half of them more, a band for turning begins: aligned for the instructions that read it, and not at a multiple of
-/// 32, for what [`CACHED_OFFSET_BYTES`] says.
+/// Rows that are turned together, as they are decoded.
+struct Band {
+    pixel_bytes: u8,
+    row_bytes: usize,
+    rows: usize,
+}
+
+impl Band {
+    fn new(plan: &Plan, size: Size) -> Self {
+        let rows = BAND_ROWS.min(size.height as usize);
+        if plan.components != 3 {
+            return Self { pixel_bytes: 3, row_bytes: size.row_bytes(), rows };
+        }
+        // Words are quicker to turn, and libjpeg makes them as quickly as three bytes. An odd number of lines apart, rows lie in
+        // different parts of the processor's cache.
+        Self { pixel_bytes: 4, row_bytes: (size.width as usize * 4).next_multiple_of(64) | 64, rows }
+    }
+}
+
+/// A band begins half of this behind a multiple of it: aligned for the instructions that read it, and not where
+/// [`CACHED_OFFSET_BYTES`] says that it should not.
 const BAND_ALIGNMENT_BYTES: usize = 32;
-
-/// Length of a row of four bytes a pixel in such a band: an odd number of lines, so that rows lie in different parts of the cache.
-fn padded_row_bytes(size: Size) -> usize {
-    (size.width as usize * 4).next_multiple_of(64) | 64
-}
 
 pub(super) fn decode(bytes: &[u8], plan: &Plan, size: Size, out: &mut [u8]) -> Result<(), DecodeError> {
     let mut decode = || {
@@ -79,11 +93,8 @@ pub(super) fn decode_turned(
     orientation: Orientation,
     out: &mut [u8],
 ) -> Result<(), DecodeError> {
-    // Whole pixels in words are quicker to turn; libjpeg makes them of colours as quickly as three bytes.
-    let (pixel_bytes, row_bytes) =
-        if plan.components == 3 { (4, padded_row_bytes(size)) } else { (3, size.row_bytes()) };
-    let height = size.height as usize;
-    let band_bytes = row_bytes * BAND_ROWS.min(height);
+    let Band { pixel_bytes, row_bytes, rows: band_rows } = Band::new(plan, size);
+    let (height, band_bytes) = (size.height as usize, row_bytes * band_rows);
     let mut scratch = vec![0; band_bytes + BAND_ALIGNMENT_BYTES * 2];
     let start = scratch.as_ptr().align_offset(BAND_ALIGNMENT_BYTES) + BAND_ALIGNMENT_BYTES / 2;
     let band = &mut scratch[start..start + band_bytes];
