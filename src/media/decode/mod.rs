@@ -7,7 +7,7 @@
 //!
 //! The reference is vLLM's image loader on Pillow: first frame only, EXIF or XMP orientation applied, transparency laid
 //! on white, no colour management, and broken files refused. The oddities of that reference are kept, each where its
-//! format is: a file a format, [`sniff`] for telling them apart, [`orientation`] and [`colour`] for what they share.
+//! format is: a file a format, [`sniff`] for telling them apart, [`orientation`], [`turn`] and [`colour`] for what they share.
 //! What the reference accepts by accident (a partial picture of a broken file) is refused here.
 //!
 //! A format that vLLM reads and we do not decode exactly is [`Probe::Opaque`]: the worker gets the bytes themselves.

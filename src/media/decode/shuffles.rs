@@ -28,13 +28,14 @@ pub(super) fn on_white(stored: &[u8], order: [u8; 4], rgb: &mut [u8]) -> usize {
         // What is missing to white, times alpha, over 255 and rounded, is missing in the end: the same as mixing the colour
         // with white, since a quotient by 255 never lies halfway between two numbers.
         let missing = _mm_xor_si128(pixels, ones);
-        let [first, second] = [0, 1].map(|two| {
+        // Called by name: what `map` calls is sometimes compiled without these instructions around it, and then not inlined.
+        let mixed = |two: usize| {
             let product =
                 _mm_mullo_epi16(_mm_shuffle_epi8(missing, colours[two]), _mm_shuffle_epi8(pixels, alphas[two]));
             // (x + (x >> 8)) >> 8 in one multiplication.
             _mm_mulhi_epu16(_mm_add_epi16(product, half), shift)
-        });
-        _mm_shuffle_epi8(_mm_xor_si128(_mm_packus_epi16(first, second), ones), together)
+        };
+        _mm_shuffle_epi8(_mm_xor_si128(_mm_packus_epi16(mixed(0), mixed(1)), ones), together)
     })
 }
 
@@ -92,10 +93,11 @@ pub(super) fn transpose<const PIXEL: usize>(
             unsafe { _mm_loadu_si128(rows.as_ptr().add(at).cast()) }
         };
         // Four pixels of a row, and of the row four further on.
-        let [a, b, c, d] = [0, 1, 2, 3].map(|index| {
+        let two_rows = |index: isize| {
             let pixels = _mm256_set_m128i(row(index + 4), row(index));
             if PIXEL == 4 { pixels } else { _mm256_shuffle_epi8(pixels, apart) }
-        });
+        };
+        let (a, b, c, d) = (two_rows(0), two_rows(1), two_rows(2), two_rows(3));
         let (ab_low, ab_high) = (_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
         let (cd_low, cd_high) = (_mm256_unpacklo_epi32(c, d), _mm256_unpackhi_epi32(c, d));
         let turned = [

@@ -18,9 +18,9 @@ const LINE_BYTES: usize = 64;
 /// Rows turned together. A column of them is a number of whole lines, so that each band ends at the same place in a line.
 pub(super) const BAND_ROWS: usize = 64;
 
-/// Columns that are put together before the first of them goes to memory. With fewer, the processor would be asked for what it
-/// has not finished writing; with more, two of them would lie a page apart, and it takes such places for the same at first.
-const STRIP_COLUMNS: usize = 8;
+/// Columns that are put together before the first of them goes to memory. With fewer, the processor is asked for what it has not
+/// finished writing, more or less often by where the stack lies; more would not stay in its fastest cache.
+const STRIP_COLUMNS: usize = 32;
 
 /// Lines that a column of a band can touch, and one that is written to by stores that are longer than what they store.
 const COLUMN_LINES: usize = BAND_ROWS * 3 / LINE_BYTES + 2;
