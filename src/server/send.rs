@@ -49,21 +49,29 @@ pub type Transfer = &'static str;
 
 /// How an attempt ended.
 pub enum Attempt {
-    /// The worker answered, and its answer is the client's.
-    Answer(Box<Answer>),
+    /// In the way that it was sent, or in any.
+    Over(End),
     /// The worker refused a request that named pictures by uuid alone; whatever the reason, the same with pixels is
     /// worth a try.
     NotKnown { ids: Vec<MediaId>, belief: Arc<Belief> },
     /// The worker's plugin refused a reference, for a reason that concerns the gateway alone.
     Refused { kind: RefusalKind, landing: Arc<Landing> },
+    /// A push failed; the request was withdrawn.
+    PushFailed { error: PushError, landing: Arc<Landing> },
+}
+
+/// What becomes of a request on one worker, whatever the way of its pictures.
+pub enum End {
+    /// The worker answered, and its answer is the client's.
+    Answer(Box<Answer>),
     /// The worker has no room for a picture, and none came free within the wait; nothing was sent.
     NoRoom,
     /// There is no memory for the body that the worker would get, not in time or not ever; nothing was sent.
     NoMemory(BudgetError),
-    /// A push failed; the request was withdrawn.
-    PushFailed { error: PushError, landing: Arc<Landing> },
-    /// No connection, or none that lasted until the answer began.
-    Unreachable { connected: bool },
+    /// No connection could be made.
+    Unreachable,
+    /// The connection broke before an answer began, the worker hangs, or what came was no answer.
+    Broken,
 }
 
 /// An answer whose head is there.
@@ -112,6 +120,16 @@ impl RefusalKind {
             StatusCode::GONE => Some((RefusalKind::Gone, "mediagate gone: ")),
             StatusCode::SERVICE_UNAVAILABLE => Some((RefusalKind::Late, "mediagate late: ")),
             _ => None,
+        }
+    }
+
+    /// What the metric of transfers calls it.
+    pub fn outcome(self) -> Transfer {
+        match self {
+            RefusalKind::Bad => "refused_bad",
+            RefusalKind::Stale => "refused_stale",
+            RefusalKind::Gone => "refused_gone",
+            RefusalKind::Late => "refused_late",
         }
     }
 
@@ -167,95 +185,100 @@ impl LoadedRequest<'_> {
 
 type Push = BoxFuture<'static, Result<PushReport, PushError>>;
 
-/// Sends a request to a worker, its pictures by `way`. `elsewhere` says that another worker may take it: then this one is
-/// not sent what it has no room for.
-pub async fn attempt(
-    app: &App,
-    worker: &Arc<Worker>,
-    headers: HeaderMap,
-    request: &LoadedRequest<'_>,
-    way: Way,
-    elsewhere: bool,
-) -> Attempt {
-    let start = Instant::now();
-    let belief = worker.belief();
-    let Some(plan) = Plan::make(app, worker, request.media, way, belief.as_deref(), elsewhere).await else {
-        return Attempt::NoRoom;
-    };
-    let deadline = start + app.limits.admission_timeout;
-    let body = match plan.edits(app, request).apply_within(&app.worker_bodies, request.body, deadline).await {
-        Ok(body) => body,
-        Err(error) => return Attempt::NoMemory(error),
-    };
-    let Plan { slots, transfers, pushes: ready, known, .. } = plan;
-    let mut times = SendTimes { prepare: start.elapsed(), ..SendTimes::default() };
-    let landing = slots.first().map(|slot| slot.landing().clone());
+/// What one worker is to get.
+pub struct Delivery<'a> {
+    pub app: &'a App,
+    pub worker: &'a Arc<Worker>,
+    pub headers: &'a HeaderMap,
+    pub request: &'a LoadedRequest<'a>,
+    /// Whether another worker may take it: then this one is not sent what it has no room for.
+    pub elsewhere: bool,
+}
 
-    let start = Instant::now();
-    let mut pushes: FuturesUnordered<Push> = ready.into_iter().map(|push| push()).collect();
-    let mut answer =
-        app.client.http().post(worker.url(request.surface.path)).headers(headers).body(sent_once(body)).send().boxed();
-    let mut hangs = pin!(worker.hangs());
-    let response = loop {
-        tokio::select! {
-            response = &mut answer => break response,
-            () = &mut hangs => {
-                tracing::info!(worker = %worker.label, "the worker hangs, its request is withdrawn");
-                return Attempt::Unreachable { connected: true };
+impl Delivery<'_> {
+    /// Sends the request, its pictures by `way`.
+    pub async fn attempt(&self, way: Way) -> Attempt {
+        let &Delivery { app, worker, headers, request, elsewhere } = self;
+        let start = Instant::now();
+        let belief = worker.belief();
+        let Some(plan) = Plan::make(app, worker, request.media, way, belief.as_deref(), elsewhere).await else {
+            return Attempt::Over(End::NoRoom);
+        };
+        let deadline = start + app.limits.admission_timeout;
+        let body = match plan.edits(app, request).apply_within(&app.worker_bodies, request.body, deadline).await {
+            Ok(body) => body,
+            Err(error) => return Attempt::Over(End::NoMemory(error)),
+        };
+        let Plan { slots, transfers, pushes: ready, known, .. } = plan;
+        let mut times = SendTimes { prepare: start.elapsed(), ..SendTimes::default() };
+        let landing = slots.first().map(|slot| slot.landing().clone());
+
+        let start = Instant::now();
+        let mut pushes: FuturesUnordered<Push> = ready.into_iter().map(|push| push()).collect();
+        let post = app.client.http().post(worker.url(request.surface.path)).headers(headers.clone());
+        let mut answer = post.body(sent_once(body)).send().boxed();
+        let mut hangs = pin!(worker.hangs());
+        let response = loop {
+            tokio::select! {
+                response = &mut answer => break response,
+                () = &mut hangs => {
+                    tracing::info!(worker = %worker.label, "the worker hangs, its request is withdrawn");
+                    return Attempt::Over(End::Broken);
+                }
+                Some(pushed) = pushes.next() => match (pushed, &landing) {
+                    (Ok(report), _) => times.push = times.push.max(record(report)),
+                    (Err(error), Some(landing)) => return Attempt::PushFailed { error, landing: landing.clone() },
+                    (Err(_), None) => unreachable!("a push has a slot, and a slot its landing"),
+                },
             }
-            Some(pushed) = pushes.next() => match (pushed, &landing) {
-                (Ok(report), _) => times.push = times.push.max(record(report)),
-                (Err(error), Some(landing)) => return Attempt::PushFailed { error, landing: landing.clone() },
-                (Err(_), None) => unreachable!("a push has a slot, and a slot its landing"),
-            },
+        };
+        // Reports that came in with the answer.
+        while let Some(Some(Ok(report))) = pushes.next().now_or_never() {
+            times.push = times.push.max(record(report));
         }
-    };
-    // Reports that came in with the answer.
-    while let Some(Some(Ok(report))) = pushes.next().now_or_never() {
-        times.push = times.push.max(record(report));
-    }
-    times.worker = start.elapsed();
-    let response = match response {
-        Ok(response) => response,
-        Err(error) => {
-            let connected = !error.is_connect();
-            // By itself it says only that there was an error.
-            let error: &dyn std::error::Error = &error.without_url();
-            tracing::info!(worker = %worker.label, error, "the worker did not answer");
-            return Attempt::Unreachable { connected };
-        }
-    };
-    for transfer in &transfers {
-        observe::transfer(transfer);
-    }
-    let (status, headers) = (response.status(), response.headers().clone());
-    if let Some(belief) = belief {
-        if !known.is_empty() && (status.is_client_error() || status.is_server_error()) {
-            return Attempt::NotKnown { ids: known, belief };
-        }
-        if status.is_success() {
-            if !known.is_empty() {
-                belief.was_right();
+        times.worker = start.elapsed();
+        let response = match response {
+            Ok(response) => response,
+            Err(error) => {
+                let end = if error.is_connect() { End::Unreachable } else { End::Broken };
+                // By itself it says only that there was an error.
+                let error: &dyn std::error::Error = &error.without_url();
+                tracing::info!(worker = %worker.label, error, "the worker did not answer");
+                return Attempt::Over(end);
             }
-            request.teach(&belief);
+        };
+        for transfer in &transfers {
+            observe::transfer(transfer);
         }
-    }
-    if status.is_informational() {
-        // 101: another protocol, which nobody asked for.
-        tracing::info!(worker = %worker.label, %status, "the worker changed the protocol");
-        return Attempt::Unreachable { connected: true };
-    }
-    let body = match landing.filter(|_| RefusalKind::suspected(status).is_some()) {
-        Some(landing) => match beginning(response).await {
-            Ok(body) => match RefusalKind::of(status, &body.begun) {
-                Some(kind) => return Attempt::Refused { kind, landing },
-                None => body,
+        let (status, headers) = (response.status(), response.headers().clone());
+        if let Some(belief) = belief {
+            if !known.is_empty() && (status.is_client_error() || status.is_server_error()) {
+                return Attempt::NotKnown { ids: known, belief };
+            }
+            if status.is_success() {
+                if !known.is_empty() {
+                    belief.was_right();
+                }
+                request.teach(&belief);
+            }
+        }
+        if status.is_informational() {
+            // 101: another protocol, which nobody asked for.
+            tracing::info!(worker = %worker.label, %status, "the worker changed the protocol");
+            return Attempt::Over(End::Broken);
+        }
+        let body = match landing.filter(|_| RefusalKind::suspected(status).is_some()) {
+            Some(landing) => match beginning(response).await {
+                Ok(body) => match RefusalKind::of(status, &body.begun) {
+                    Some(kind) => return Attempt::Refused { kind, landing },
+                    None => body,
+                },
+                Err(()) => return Attempt::Over(End::Broken),
             },
-            Err(()) => return Attempt::Unreachable { connected: true },
-        },
-        None => AnswerBody { begun: Bytes::new(), rest: Some(response) },
-    };
-    Attempt::Answer(Box::new(Answer { status, headers, body, transfers, times, slots }))
+            None => AnswerBody { begun: Bytes::new(), rest: Some(response) },
+        };
+        Attempt::Over(End::Answer(Box::new(Answer { status, headers, body, transfers, times, slots })))
+    }
 }
 
 /// A body that is let go of when it is sent. Of one that it may clone, the client keeps one until the answer begins, in case
