@@ -53,7 +53,7 @@ pub struct Dispatched {
 ///
 /// - One that cannot be connected to is passed over.
 /// - So is, once, one whose connection broke before the first byte of its answer, where the surface says that this is
-///   safe.
+///   safe. Where there is no other it is asked again itself: it may have closed an idle connection just then.
 /// - So is, once, one that answers 503, and that is the answer if no other has a better one.
 /// - One without landing memory to spare waits for those who have some to be tried.
 pub async fn dispatch(
@@ -70,7 +70,14 @@ pub async fn dispatch(
         observe::routed(decision.reason.name());
         let work = worker.load.begin(decision.new_tokens(), decision.tokens);
         let delivery = Delivery { app, worker: &worker, headers: &to_worker, request, elsewhere };
-        match turn(&delivery).await {
+        // What may not be sent twice must not meet a connection that is just being closed.
+        let client = if request.surface.again == Again::Safe { app.client.http() } else { app.client.fresh() };
+        let mut end = turn(&delivery, client).await;
+        if matches!(end, End::Unanswered) && !others && search.forgives_a_break() {
+            worker.look.notify_one();
+            end = turn(&delivery, app.client.fresh()).await;
+        }
+        match end {
             End::Answer(answer) => {
                 in_flight.head(outcome_of(answer.status));
                 if answer.body.rest.is_none() {
@@ -101,7 +108,7 @@ pub async fn dispatch(
                 worker.unreachable();
                 search.refusal.get_or_insert_with(Refusal::bad_gateway);
             }
-            End::Broken => {
+            End::Unanswered | End::Broken => {
                 in_flight.ended(Outcome::Failure);
                 if !search.forgives_a_break() {
                     return Err(Box::new(Refusal::bad_gateway()));

@@ -25,7 +25,7 @@ use crate::{
     observe,
     request::{ClientRequest, OtherContent, rewrite::Edits},
     transfer::{Landing, LandingError, LandingSlot, Pin, PushError, PushReport, agent::PushRequest},
-    worker::{Belief, Worker, circuit::Phase},
+    worker::{Belief, Worker, circuit::Phase, client::is_closed},
 };
 
 /// A refusal of our own plugin is short; what is longer is not one.
@@ -70,7 +70,9 @@ pub enum End {
     NoMemory(BudgetError),
     /// No connection could be made.
     Unreachable,
-    /// The connection broke before an answer began, the worker hangs, or what came was no answer.
+    /// The connection was closed when no answer had begun.
+    Unanswered,
+    /// The worker hangs, or what came was no answer.
     Broken,
 }
 
@@ -196,8 +198,8 @@ pub struct Delivery<'a> {
 }
 
 impl Delivery<'_> {
-    /// Sends the request, its pictures by `way`.
-    pub async fn attempt(&self, way: Way) -> Attempt {
+    /// Sends the request over a connection of `client`, its pictures by `way`.
+    pub async fn attempt(&self, client: &reqwest::Client, way: Way) -> Attempt {
         let &Delivery { app, worker, headers, request, elsewhere } = self;
         let start = Instant::now();
         let belief = worker.belief();
@@ -215,7 +217,7 @@ impl Delivery<'_> {
 
         let start = Instant::now();
         let mut pushes: FuturesUnordered<Push> = ready.into_iter().map(|push| push()).collect();
-        let post = app.client.http().post(worker.url(request.surface.path)).headers(headers.clone());
+        let post = client.post(worker.url(request.surface.path)).headers(headers.clone());
         let mut answer = post.body(sent_once(body)).send().boxed();
         let mut hangs = pin!(worker.hangs());
         let response = loop {
@@ -240,7 +242,13 @@ impl Delivery<'_> {
         let response = match response {
             Ok(response) => response,
             Err(error) => {
-                let end = if error.is_connect() { End::Unreachable } else { End::Broken };
+                let end = if error.is_connect() {
+                    End::Unreachable
+                } else if is_closed(&error) {
+                    End::Unanswered
+                } else {
+                    End::Broken
+                };
                 // By itself it says only that there was an error.
                 let error: &dyn std::error::Error = &error.without_url();
                 tracing::info!(worker = %worker.label, error, "the worker did not answer");

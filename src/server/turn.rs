@@ -14,14 +14,14 @@ use crate::{
     worker::{Belief, Worker},
 };
 
-/// Attempts until there is an answer, or no way is left to this worker.
-pub async fn turn(delivery: &Delivery<'_>) -> End {
+/// Attempts, over connections of `client`, until there is an answer, or no way is left to this worker.
+pub async fn turn(delivery: &Delivery<'_>, client: &reqwest::Client) -> End {
     let worker = delivery.worker;
     let mut way = delivery.request.best_way(worker);
     let mut not_known: Option<(Vec<MediaId>, Arc<Belief>)> = None;
     let mut pushed_again = false;
     loop {
-        match delivery.attempt(way).await {
+        match delivery.attempt(client, way).await {
             Attempt::Over(End::Answer(answer)) => {
                 if answer.status.is_success() {
                     if !answer.slots.is_empty() {

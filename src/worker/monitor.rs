@@ -184,7 +184,8 @@ impl Monitor {
     }
 
     async fn probe(&self) -> bool {
-        let health = self.settings.client.http().get(self.worker.url("/health")).timeout(HEALTH_TIMEOUT);
+        // Can it be connected to? An old connection would not tell, and may be closed just now.
+        let health = self.settings.client.fresh().get(self.worker.url("/health")).timeout(HEALTH_TIMEOUT);
         health.send().await.is_ok_and(|response| response.status().is_success())
     }
 
