@@ -9,7 +9,8 @@ use super::{
     answer::Refusal,
     app::App,
     body, models,
-    send::{Answer, Delivery, End, LoadedRequest},
+    plan::LoadedRequest,
+    send::{Answer, Delivery, End},
     surface::Again,
     turn::turn,
 };

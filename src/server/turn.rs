@@ -6,7 +6,10 @@
 
 use std::sync::Arc;
 
-use super::send::{Attempt, Delivery, End, RefusalKind, Way};
+use super::{
+    plan::Way,
+    send::{Attempt, Delivery, End, RefusalKind},
+};
 use crate::{
     media::content::MediaId,
     observe,
