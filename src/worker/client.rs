@@ -7,7 +7,9 @@
 
 use std::{error::Error, io, iter::successors, path::Path, path::PathBuf, time::Duration};
 
-use reqwest::{Certificate, redirect::Policy};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Limited};
+use reqwest::{Body, Certificate, Response, redirect::Policy};
 
 /// uvicorn, under vLLM, closes idle connections after 5 seconds (`VLLM_HTTP_TIMEOUT_KEEP_ALIVE`); ours go first, so that a
 /// request meets a closing one only where one of the two processes stood still.
@@ -67,6 +69,11 @@ impl WorkerClient {
     }
 }
 
+/// The body of an answer that is known to be short: more than so many bytes of it are an error.
+pub async fn whole(response: Response, max_bytes: usize) -> Result<Bytes, Box<dyn Error + Send + Sync>> {
+    Ok(Limited::new(Body::from(response), max_bytes).collect().await?.to_bytes())
+}
+
 /// Whether the other side closed the connection while an answer was waited for.
 pub fn is_closed(error: &reqwest::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
@@ -83,5 +90,18 @@ fn authorities(path: &Path) -> Result<Vec<Certificate>, ClientError> {
     match Certificate::from_pem_bundle(&pem) {
         Ok(authorities) if !authorities.is_empty() => Ok(authorities),
         _ => Err(ClientError::NoCertificate { path: path.into() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_short_answer_is_read_whole_and_a_long_one_not_at_all() {
+        for (max_bytes, expected) in [(5, Some("short")), (4, None)] {
+            let answer = whole(http::Response::new("short").into(), max_bytes).await.ok();
+            assert_eq!(answer.as_deref(), expected.map(str::as_bytes));
+        }
     }
 }

@@ -159,9 +159,7 @@ impl Monitor {
         }
         if let Some(held) = attachment {
             self.worker.set_landing(None, None);
-            if let Err(error) = attach::detach(&self.worker, &self.settings.client, held.landing.grant()).await {
-                tracing::debug!(worker = %self.worker.label, %error, "detach failed");
-            }
+            attach::give_back(&self.worker, &self.settings.client, held.landing.grant()).await;
         }
     }
 
@@ -203,10 +201,7 @@ impl Monitor {
                 Ok(measured) => measured,
                 Err(error) => {
                     landing.close();
-                    // Its range should not have to wait for the lease to end.
-                    if let Err(error) = attach::detach(worker, &self.settings.client, landing.grant()).await {
-                        tracing::debug!(worker = %worker.label, %error, "detach failed");
-                    }
+                    attach::give_back(worker, &self.settings.client, landing.grant()).await;
                     return Err(error);
                 }
             };

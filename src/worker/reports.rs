@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::{sync::mpsc::UnboundedReceiver, task::JoinSet, time::sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::{Worker, WorkerClient, changes::Change, load::Report};
+use super::{Worker, WorkerClient, changes::Change, client::whole, load::Report};
 
 const TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -41,13 +41,6 @@ async fn report(client: &WorkerClient, worker: &Worker) -> Option<Report> {
     if !worker.is_healthy() {
         return None;
     }
-    let mut response = client.http().get(worker.url("/metrics")).timeout(TIMEOUT).send().await.ok()?;
-    let mut metrics = Vec::new();
-    while let Some(chunk) = response.chunk().await.ok()? {
-        metrics.extend_from_slice(&chunk);
-        if metrics.len() > MAX_BYTES {
-            return None;
-        }
-    }
-    Report::parse(str::from_utf8(&metrics).ok()?)
+    let response = client.http().get(worker.url("/metrics")).timeout(TIMEOUT).send().await.ok()?;
+    Report::parse(str::from_utf8(&whole(response, MAX_BYTES).await.ok()?).ok()?)
 }

@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     observe,
-    worker::{Worker, WorkerClient, changes::Change},
+    worker::{Worker, WorkerClient, changes::Change, client::whole},
 };
 
 /// The end of a replay: -1.
@@ -129,18 +129,12 @@ async fn listen(index: &Arc<KvIndex>, client: &WorkerClient, worker: &Arc<Worker
 
 async fn sources(client: &WorkerClient, worker: &Worker) -> Result<BTreeMap<u32, Addresses>, String> {
     let request = client.http().get(worker.url("/kv_event_sources")).timeout(SOURCES_TIMEOUT);
-    let mut response = request.send().await.map_err(|error| error.without_url().to_string())?;
+    let response = request.send().await.map_err(|error| error.without_url().to_string())?;
     if response.status() == http::StatusCode::NOT_FOUND {
         // An older vLLM, or something else.
         return Ok(BTreeMap::new());
     }
-    let mut answer = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(|error| error.without_url().to_string())? {
-        answer.extend_from_slice(&chunk);
-        if answer.len() > MAX_SOURCES_BYTES {
-            return Err("what it says of its sources is too long".into());
-        }
-    }
+    let answer = whole(response, MAX_SOURCES_BYTES).await.map_err(|error| error.to_string())?;
     read_sources(&answer, worker.base().host_str().unwrap_or_default()).map_err(|error| error.to_string())
 }
 
