@@ -17,8 +17,9 @@ cargo test --release --locked --no-default-features --lib
 say "locks of the loader under a model checker (all of mediagate is compiled once more)"
 cargo test --release --locked --features shuttle --test loader_shuttle
 
-say "decoding against Pillow, over 6,000 random images, whole and damaged"
-MEDIAGATE_PILLOW_SEED="$RANDOM" MEDIAGATE_PILLOW_IMAGES=6000 cargo test --release --locked --test decode_pillow -- --nocapture
+say "decoding against Pillow, over 6,000 random images and as many variants that it does not write, whole and damaged"
+MEDIAGATE_PILLOW_SEED="$RANDOM" MEDIAGATE_PILLOW_IMAGES=6000 \
+    cargo test --release --locked --test decode_pillow --test decode_variants -- --nocapture
 
 # After the tests above, which leave programs with other features behind.
 cargo build --release --locked
