@@ -8,8 +8,9 @@ mod pixels;
 mod tags;
 
 use self::compression::{Compression, undo_differences};
-use self::pixels::{Description, Expander, Kind, Known};
+use self::pixels::{Alpha, Description, Expander, Kind, Known};
 use self::tags::Tags;
+use super::bytes::Endian;
 use super::orientation::{directory_orientation, xmp_orientation};
 use super::raw::palette;
 use super::sniff::Format;
@@ -22,6 +23,8 @@ const FIXED_SCRATCH_BYTES: usize = 256 << 10;
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     expander: Expander,
+    /// Byte order of the file.
+    endian: Endian,
     compression: Compression,
     differences: bool,
     /// Bits in a byte go from the lowest to the highest.
@@ -75,6 +78,20 @@ pub(super) fn probe(bytes: &[u8]) -> Result<Option<Found>, DecodeError> {
     };
     let Some(compression) = known_compression else { return Ok(None) };
     let compressed = compression != Compression::None;
+    // The reference reads each plane as plain bytes, also where there is only one.
+    let plain_planes = tags.planar && !compressed;
+    let kind = match kind {
+        Kind::Grey { depth, .. } if plain_planes => Kind::Grey { depth, inverted: false },
+        // A fourth plane of which the file does not say what it is: libtiff takes it for an alpha, multiplied in.
+        Kind::Rgb(Alpha::Straight) if tags.planar && compressed && layout.extra.is_empty() => {
+            Kind::Rgb(Alpha::Premultiplied)
+        }
+        kind => kind,
+    };
+    if compressed && !ifd::is_proper_header(bytes) {
+        // libtiff, which the reference asks for these, forgives less.
+        return Err(broken("an improper header"));
+    }
     let offsets = match tags.offsets() {
         Some(offsets) => offsets,
         // libtiff may find a way.
@@ -97,7 +114,7 @@ pub(super) fn probe(bytes: &[u8]) -> Result<Option<Found>, DecodeError> {
     let followed = chunk.height > 0
         // The reference reads planes as bytes, and 16-bit ones only where they are compressed.
         && (planes == 1 || !tiled && (bits_per_sample == 8 || bits_per_sample == 16 && compressed))
-        && (planes == 1 || matches!(kind, Kind::Rgb(pixels::Alpha::None | pixels::Alpha::Straight) | Kind::Cmyk) && layout.extra.is_empty())
+        && (planes == 1 || matches!(kind, Kind::Rgb(_) | Kind::Cmyk) && layout.extra.is_empty())
         && !(compressed && (tags.is_damaged || tags.fill_order != 1 || tags.photometric() == 6))
         && (predictor == 1 || predictor == 2 && matches!(bits_per_sample, 8 | 16))
         && !(tags.planar && planes == 1 && bits_per_sample != 8 && !compressed);
@@ -118,12 +135,18 @@ pub(super) fn probe(bytes: &[u8]) -> Result<Option<Found>, DecodeError> {
         _ => raw::Palette::default(),
     };
     let pixel_bytes = (samples * bits_per_sample / 8).max(1);
-    let expander = Expander { kind, endian, pixel_bytes, sample_bytes: bits_per_sample.div_ceil(8), palette };
+    let sample_endian = match kind {
+        // Libtiff turns samples round where the file is big-endian, and the reference, of these kinds, once more.
+        Kind::Signed16 | Kind::Signed32 | Kind::Float32 if compressed => Endian::Little,
+        _ => endian,
+    };
+    let sample_bytes = bits_per_sample.div_ceil(8);
     let plan = Plan {
-        expander,
+        expander: Expander { kind, endian: sample_endian, pixel_bytes, sample_bytes, palette },
+        endian,
         compression,
         differences: predictor == 2,
-        reversed_bits: tags.fill_order == 2,
+        reversed_bits: tags.fill_order == 2 && !plain_planes,
         samples: if planes > 1 { 1 } else { samples },
         bits_per_sample,
         planes,
@@ -132,6 +155,11 @@ pub(super) fn probe(bytes: &[u8]) -> Result<Option<Found>, DecodeError> {
         offsets,
         lengths,
     };
+    // The reference takes room for a strip as high as the file says, though the picture be lower; but no more than 2 GiB.
+    let strip_rows = tags.rows_per_strip.filter(|&rows| !tiled && rows > height && rows != u32::MAX);
+    if compressed && strip_rows.is_some_and(|rows| plan.chunk_bytes(rows) > i32::MAX as usize) {
+        return Err(broken("strips of more than 2 GiB"));
+    }
     if compression == Compression::Lzw
         && plan.data(bytes, 0).is_some_and(|data| matches!(data, [0, second, ..] if second & 1 == 1))
     {
@@ -240,7 +268,7 @@ impl Plan {
         if self.differences {
             let (samples, sample_bytes) = (self.samples, self.bits_per_sample / 8);
             let rows = out.chunks_exact_mut(self.row_bytes());
-            rows.for_each(|row| undo_differences(row, samples, sample_bytes, self.expander.endian));
+            rows.for_each(|row| undo_differences(row, samples, sample_bytes, self.endian));
         }
         Ok(())
     }

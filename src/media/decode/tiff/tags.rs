@@ -7,6 +7,8 @@ use super::super::ifd;
 
 /// More samples than that are refused by the reference.
 const MAX_SAMPLES: u32 = 6;
+/// Longer directories are refused by libtiff.
+const MAX_ENTRIES: u16 = 4096;
 
 /// Tags as they are stored, defaults filled in.
 #[derive(Debug)]
@@ -71,21 +73,20 @@ impl<'a> Tags<'a> {
             is_odd: false,
             is_damaged: false,
         };
-        let mut seen = std::collections::HashSet::new();
         let all = ifd::walk(bytes, endian, at, |entry| {
-            // The first of a kind counts.
-            if seen.insert(entry.tag) {
-                tags.take(entry, endian);
-            }
+            tags.take(entry, endian);
             ControlFlow::Continue(())
         });
-        let next_directory =
-            endian.u16(bytes, at).and_then(|count| endian.u32(bytes, at + 2 + usize::from(count) * 12));
+        let next_directory = endian
+            .u16(bytes, at)
+            .filter(|count| *count <= MAX_ENTRIES)
+            .and_then(|count| endian.u32(bytes, at + 2 + usize::from(count) * 12));
         let per_sample =
             |list: &Option<Vec<u32>>| list.as_ref().is_none_or(|list| list.len() == tags.samples.unwrap_or(1) as usize);
         tags.is_damaged |= all == ifd::Seen::Some
             || next_directory.is_none()
             || tags.photometric.is_none()
+            || tags.photometric == Some(3) && !tags.has_whole_palette()
             || !per_sample(&tags.bits)
             || !per_sample(&tags.sample_format);
         tags
@@ -94,6 +95,13 @@ impl<'a> Tags<'a> {
     fn take(&mut self, entry: ifd::Entry<'a>, endian: Endian) {
         if entry.tag == 700 {
             self.xmp = matches!(entry.kind, 1 | 7).then_some(entry.value);
+            return;
+        }
+        if matches!(entry.tag, 280 | 281 | 340 | 341 | 32996) {
+            // Nothing to the reference, but libtiff wants as many as there are samples, all alike.
+            let values = entry.numbers(endian).unwrap_or_default();
+            let count = self.samples.unwrap_or(1) as usize;
+            self.is_damaged |= values.len() != count || values.iter().any(|value| *value != values[0]);
             return;
         }
         let is_ours =
@@ -140,6 +148,14 @@ impl<'a> Tags<'a> {
             322 => self.tile_width = Some(value),
             323 => self.tile_height = Some(value),
             _ => {}
+        }
+    }
+
+    /// Whether there is a colour for each index, as libtiff wants it of indices of less than a byte.
+    fn has_whole_palette(&self) -> bool {
+        match (self.bits.as_deref(), &self.colour_map) {
+            (Some([bits @ 0..8, ..]), Some(colours)) => colours.len() == 3 << bits,
+            (bits, _) => bits.is_some(),
         }
     }
 
