@@ -95,13 +95,14 @@ impl<'a> Data<'a> {
         let mut contents = self.contents();
         while let Some((content, _)) = contents.next() {
             for mut piece in content.chunks(PIECE_BYTES) {
-                while let (false, Some(length)) = (piece.is_empty(), rows.next_bytes()) {
+                while let Some(length) = rows.next_bytes().filter(|_| !piece.is_empty()) {
                     let before = (decoder.total_in(), decoder.total_out());
                     let status = decoder.decompress(piece, &mut row[filled..length], InflateFlush::NoFlush);
                     let status = status.map_err(|error| DecodeError::corrupt(Format::Png, error.as_str()))?;
                     piece = &piece[(decoder.total_in() - before.0) as usize..];
                     filled += (decoder.total_out() - before.1) as usize;
                     if filled < length {
+                        // Nothing of the piece is left, or the stream has ended, and zlib takes no more.
                         break;
                     }
                     rows.put(&row[..length]).ok_or_else(|| broken("an unknown filter"))?;
@@ -125,11 +126,15 @@ mod tests {
     use super::*;
 
     const SIZE: Size = Size { height: 6, width: 5 };
-    /// Six rows of grey, each of a value of its own, without filters. The last byte before the checksum is needed for
-    /// nothing but the end of the stream.
-    const SIX: &[u8; 29] = b"\x78\xda\x63\xe0\x02\x01\x06\x41\x10\x60\x90\x00\x01\x06\x79\x10\x60\x50\x03\x01\x06\x5d\x10\x00\x00\x2b\xcb\x03\x3a";
+    /// Six rows of grey, each of a value of its own, without filters. Of the last byte before the checksum, nothing is
+    /// needed but the end of the stream. Then four such rows, and eight.
+    const SIX: &[u8; 29] =
+        b"\x78\xda\x63\xe0\x02\x01\x06\x41\x10\x60\x90\x00\x01\x06\x79\x10\x60\x50\x03\x01\x06\x5d\x10\
+        \x00\x00\x2b\xcb\x03\x3a";
     const FOUR: &[u8] = b"\x78\xda\x63\xe0\x02\x01\x06\x41\x10\x60\x90\x00\x01\x06\x79\x10\x00\x00\x0f\x36\x01\x9b";
-    const EIGHT: &[u8] = b"\x78\xda\x63\xe0\x02\x01\x06\x41\x10\x60\x90\x00\x01\x06\x79\x10\x60\x50\x03\x01\x06\x5d\x10\x60\x30\x01\x01\x06\x6b\x10\x00\x00\x5f\x1c\x05\x65";
+    const EIGHT: &[u8] =
+        b"\x78\xda\x63\xe0\x02\x01\x06\x41\x10\x60\x90\x00\x01\x06\x79\x10\x60\x50\x03\x01\x06\x5d\x10\
+        \x60\x30\x01\x01\x06\x6b\x10\x00\x00\x5f\x1c\x05\x65";
     const VALUES: [u8; 6] = [10, 17, 24, 31, 38, 45];
 
     fn chunk(content: &[u8]) -> Vec<u8> {

@@ -23,7 +23,7 @@ use super::sniff::Format;
 use super::{DecodeError, DecodeLimits, Found, Plan as AnyPlan, Size};
 
 /// The decoders' windows and buffers.
-const FIXED_SCRATCH_BYTES: usize = 512 << 10;
+const FIXED_SCRATCH_BYTES: usize = 256 << 10;
 
 /// What is kept of the header.
 #[derive(Clone, Debug)]
