@@ -14,8 +14,9 @@ install_system_packages
 say "locks of the loader under a model checker (all of mediagate is compiled once more)"
 cargo test --release --locked --features shuttle --test loader_shuttle
 
-say "decoding against Pillow, over 6,000 random images, whole and damaged"
-MEDIAGATE_PILLOW_SEED="$RANDOM" MEDIAGATE_PILLOW_IMAGES=6000 cargo test --release --locked --test decode_pillow -- --nocapture
+say "decoding against Pillow, over 6,000 random images and as many variants that it does not write, whole and damaged"
+MEDIAGATE_PILLOW_SEED="$RANDOM" MEDIAGATE_PILLOW_IMAGES=6000 \
+    cargo test --release --locked --test decode_pillow --test decode_variants -- --nocapture
 
 say "fleets of two stand-in workers and two gateways, in each topology"
 for topology in frontend-decoding passthrough; do

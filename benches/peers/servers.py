@@ -1,8 +1,10 @@
 """The gateways that are compared, each with one worker that answers at once, started as their documentation says."""
 
+import contextlib
 import json
 import os
 import pathlib
+import random
 import signal
 import socket
 import subprocess
@@ -151,9 +153,12 @@ class Smg(Gateway):
 
 
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    """Below those that connections get: it stays free until it is listened on, which may be half a minute."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
 
 
 def wait_for_port(port: int, seconds: float = 60) -> None:

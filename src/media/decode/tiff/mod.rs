@@ -80,6 +80,12 @@ pub(super) fn probe(bytes: &[u8]) -> Result<Option<Found>, DecodeError> {
     let compressed = compression != Compression::None;
     // The reference reads each plane as plain bytes, also where there is only one.
     let plain_planes = tags.planar && !compressed;
+    let reversed_bits = tags.fill_order == 2 && !plain_planes;
+    if reversed_bits && !compressed && matches!(kind, Kind::Index(1 | 2 | 4) | Kind::Grey { depth: 8, inverted: true })
+    {
+        // Listed by the reference, which has no decoder for them.
+        return Err(broken("bits in an order that is not known for their kind"));
+    }
     let kind = match kind {
         Kind::Grey { depth, .. } if plain_planes => Kind::Grey { depth, inverted: false },
         // A fourth plane of which the file does not say what it is: libtiff takes it for an alpha, multiplied in.
@@ -117,17 +123,22 @@ pub(super) fn probe(bytes: &[u8]) -> Result<Option<Found>, DecodeError> {
         && (planes == 1 || matches!(kind, Kind::Rgb(_) | Kind::Cmyk) && layout.extra.is_empty())
         && !(compressed && (tags.is_damaged || tags.fill_order != 1 || tags.photometric() == 6))
         && (predictor == 1 || predictor == 2 && matches!(bits_per_sample, 8 | 16))
-        && !(tags.planar && planes == 1 && bits_per_sample != 8 && !compressed);
+        && !(plain_planes && planes == 1 && (bits_per_sample != 8 || tiled && tags.photometric() == 6));
     let chunks_across = width.div_ceil(chunk.width) as usize;
     let chunks_down = if followed { height.div_ceil(chunk.height) as usize } else { 0 };
     let count = chunks_across.saturating_mul(chunks_down).saturating_mul(planes);
     let mut offsets = offsets.to_vec();
     if !compressed && chunk == size && !tags.planar {
-        // Each would be the whole picture; the reference takes the last.
-        offsets.drain(..offsets.len() - 1);
+        // Each would be the whole picture; the reference takes the last, or, of strips that say to be higher, the one furthest
+        // behind in the file.
+        let are_higher = !tiled && tags.rows_per_strip.is_some_and(|rows| rows > height);
+        let taken = if are_higher { offsets.iter().max() } else { offsets.last() };
+        offsets = taken.copied().into_iter().collect();
     }
     let lengths = if compressed { tags.lengths().to_vec() } else { Vec::new() };
-    if !followed || offsets.len() != count || compressed && lengths.len() != count {
+    // Of an only strip or tile that says to be empty, libtiff guesses the length.
+    let is_guessed = compressed && lengths == [0];
+    if !followed || offsets.len() != count || compressed && lengths.len() != count || is_guessed {
         return Ok(None);
     }
     let palette = match kind {
@@ -146,7 +157,7 @@ pub(super) fn probe(bytes: &[u8]) -> Result<Option<Found>, DecodeError> {
         endian,
         compression,
         differences: predictor == 2,
-        reversed_bits: tags.fill_order == 2 && !plain_planes,
+        reversed_bits,
         samples: if planes > 1 { 1 } else { samples },
         bits_per_sample,
         planes,

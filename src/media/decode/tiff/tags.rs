@@ -117,7 +117,11 @@ impl<'a> Tags<'a> {
             258 => &mut self.bits,
             273 => &mut self.strip_offsets,
             279 => &mut self.strip_lengths,
-            320 => &mut self.colour_map,
+            320 => {
+                // libtiff has to know by then how many colours there should be.
+                self.is_damaged |= self.bits.is_none();
+                &mut self.colour_map
+            }
             324 => &mut self.tile_offsets,
             325 => &mut self.tile_lengths,
             338 => &mut self.extra,
