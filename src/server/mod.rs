@@ -18,7 +18,7 @@
 //! - [`deadline`], [`admission`]: how long a request may take, and how many there may be.
 //! - [`auth`], [`tenant`]: API keys; whose request it is.
 //! - [`body`], [`headers`]: reading bodies within limits; which headers cross.
-//! - [`linger`]: what becomes of a body that nobody wants.
+//! - [`framing`]: HTTP that could be read in two ways. [`linger`]: what becomes of a body that nobody wants.
 //! - [`answer`]: errors in the caller's dialect. [`debugging`]: what was done, for who may know.
 //! - [`listen`]: sockets, connection limits, shutdown; [`tls`]: certificates; [`held`]: answers that nobody reads.
 
@@ -33,6 +33,7 @@ pub mod debugging;
 pub mod dispatch;
 pub mod extra;
 pub mod forward;
+pub mod framing;
 pub mod headers;
 pub mod health;
 pub mod held;
