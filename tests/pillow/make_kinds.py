@@ -26,10 +26,11 @@ def icon(picture: bytes) -> bytes:
     return b"\0\0\1\0\1\0" + bytes([1, 1, 0, 0]) + u16(1) + u16(32) + u32(len(picture)) + u32(22) + picture
 
 
-def tiff(order: str, data: bytes, tags: dict, magic: bytes = b"", extra: bytes = b"") -> bytes:
+def tiff(order: str, data: bytes, tags: dict, magic: bytes = b"", extra: bytes = b"", without: tuple = ()) -> bytes:
     """`extra` is one more entry, behind the first."""
     standard = {"<": b"II\x2a\0", ">": b"MM\0\x2a"}[order]
     tags = {259: (SHORT, [1]), 273: (LONG, [8]), 277: (SHORT, [1]), 279: (LONG, [len(data)])} | tags
+    tags = {tag: value for tag, value in tags.items() if tag not in without}
     data += b"\0" * (len(data) % 2)
     at = 8 + len(data)
     count = len(tags) + bool(extra)
@@ -63,6 +64,13 @@ def sized(width: int, height: int, bits: list, photometric: int = 1, **more: tup
 def literal(data: bytes) -> bytes:
     """PackBits without runs."""
     return bytes([len(data) - 1]) + data
+
+
+def webp_with_header(length: int) -> bytes:
+    """One pixel behind a header of this length, of which ten bytes mean something."""
+    pixel = bytes.fromhex("2f000000000750e42ad4a3ff8188e87f00")
+    chunks = b"WEBPVP8X" + u32(length) + bytes(length) + b"VP8L" + u32(len(pixel)) + pixel + b"\0"
+    return b"RIFF" + u32(len(chunks)) + chunks
 
 
 def kinds() -> dict:
@@ -103,6 +111,14 @@ def kinds() -> dict:
         ),
         "tiff_higher_strips": tiff(
             "<", b"\1\2\3\4\5\6", sized(3, 1, [8], rows=(LONG, [2])) | {273: (LONG, [11, 8]), 279: (LONG, [3, 3])}
+        ),
+        "webp_usual_header": webp_with_header(10),
+        "webp_longer_header": webp_with_header(12),
+        "tiff_tile_rows_of_broken_bytes": tiff(
+            "<",
+            bytes(at * 37 % 256 for at in range(64)),
+            sized(1, 4, [2]) | {322: (SHORT, [17]), 323: (SHORT, [4]), 324: (LONG, [8]), 325: (LONG, [64])},
+            without=(273, 279),
         ),
         "ppm_numbers_as_python_has_them": b"P2 2 1 1_0\n-0 1_0\n",
         "ppm_junk_in_the_block_of_the_last_bit": b"P1 2 1\n01 x",

@@ -6,6 +6,7 @@ Usage: variants.py SEED COUNT. Needs pillow==13.0.0.
 """
 
 import base64
+import io
 import json
 import random
 import struct
@@ -14,6 +15,7 @@ import zlib
 
 from PIL import Image
 
+from exif_blocks import block
 from reference import describe
 
 # Damaged sizes are not to cost memory; the test has the same limit.
@@ -374,7 +376,28 @@ def gif(rng: random.Random) -> bytes:
     return out + bytes([code_bits]) + b"".join(bytes([len(block)]) + block for block in blocks) + b"\0;"
 
 
-WRITERS = {"BMP": bmp, "ICO": ico, "PNM": pnm, "TGA": tga, "QOI": qoi, "TIFF": tiff, "TIFF ": tiff, "GIF": gif}
+# Orientation
+
+
+def turned(rng: random.Random) -> bytes:
+    """A picture of six colours, and an EXIF block that Pillow may or may not be able to write again."""
+    image = Image.frombytes("RGB", (2, 3), bytes(range(0, 180, 10)))
+    buffer = io.BytesIO()
+    image.save(buffer, rng.choice(["JPEG", "PNG", "WEBP"]), exif=block(rng), lossless=True)
+    return buffer.getvalue()
+
+
+WRITERS = {
+    "EXIF": turned,
+    "BMP": bmp,
+    "ICO": ico,
+    "PNM": pnm,
+    "TGA": tga,
+    "QOI": qoi,
+    "TIFF": tiff,
+    "TIFF ": tiff,
+    "GIF": gif,
+}
 
 
 def damage(rng: random.Random, data: bytes) -> bytes:
@@ -402,7 +425,7 @@ def main() -> None:
     seed, count = int(sys.argv[1]), int(sys.argv[2])
     rng = random.Random(seed)
     for index in range(count):
-        name = rng.choice(list(WRITERS))
+        name = rng.choice([*WRITERS, "TIFF"])
         data = WRITERS[name](rng)
         for kind, file in [("whole", data), ("damaged", damage(rng, data)), ("damaged", damage(rng, data))]:
             if file:

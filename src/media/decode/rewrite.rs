@@ -98,19 +98,13 @@ fn is_value_writable(entry: Entry<'_>, endian: Endian, written: Written) -> bool
         Written::Longs => all.all(|value| value.is_whole_below(1 << 32)),
         Written::Fraction => all.take(1).all(Value::is_positive),
         Written::Fractions => all.all(Value::is_positive),
-        Written::SignedFraction => all.take(1).all(Value::is_number),
+        Written::SignedFraction => all.take(1).all(|value| match value {
+            Value::Fraction(top, 0) => i32::try_from(top).is_ok(),
+            value => value.is_number(),
+        }),
         Written::Doubles => all.all(Value::is_number),
-        Written::Guessed => {
-            // A minus says that fractions have signs, unless it is that of one without a value.
-            let is_negative = |top: i64, bottom: i64| bottom != 0 && top != 0 && (top < 0) != (bottom < 0);
-            let is_signed =
-                all.clone().any(|value| matches!(value, Value::Fraction(top, bottom) if is_negative(top, bottom)));
-            all.all(|value| match value {
-                Value::Whole(number) => number < 1 << 32,
-                Value::Fraction(top, _) => is_signed || top >= 0,
-                _ => true,
-            })
-        }
+        // Fractions get a sign where one has it.
+        Written::Guessed => all.all(|value| !matches!(value, Value::Whole(number) if number >= 1 << 32)),
     }
 }
 
@@ -267,7 +261,12 @@ mod tests {
             // A tag that is not known is what it is.
             (50000, 11, &[half], true),
             (50000, 10, &[u32::MAX, 2], true),
-            (50000, 10, &[u32::MAX, 0], false),
+            (50000, 10, &[u32::MAX, 0], true),
+            // A fraction with a sign.
+            (45573, 5, &[u32::MAX, 1], true),
+            (45573, 5, &[u32::MAX, 0], false),
+            (45573, 4, &[u32::MAX], true),
+            (45573, 1, &[0], false),
             // Taken out before.
             (274, 5, &[6, 1], true),
         ] {

@@ -123,6 +123,8 @@ pub(super) fn probe(bytes: &[u8]) -> Result<Option<Found>, DecodeError> {
         && (planes == 1 || matches!(kind, Kind::Rgb(_) | Kind::Cmyk) && layout.extra.is_empty())
         && !(compressed && (tags.is_damaged || tags.fill_order != 1 || tags.photometric() == 6))
         && (predictor == 1 || predictor == 2 && matches!(bits_per_sample, 8 | 16))
+        // Of tiles at the right edge, the reference counts whole bytes a row.
+        && !(tiled && !compressed && !(chunk.width as usize * samples * bits_per_sample).is_multiple_of(8))
         && !(plain_planes && planes == 1 && (bits_per_sample != 8 || tiled && tags.photometric() == 6));
     let chunks_across = width.div_ceil(chunk.width) as usize;
     let chunks_down = if followed { height.div_ceil(chunk.height) as usize } else { 0 };
