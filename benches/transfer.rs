@@ -24,23 +24,28 @@ use bytes::Bytes;
 use mediagate::{
     media::content::{Name, Scope},
     memory::{Arena, Slot},
-    request::rewrite::Edits,
-    transfer::{Grant, Landing, Landings, NixlAgent, agent::PushRequest, library::NixlLibrary, mac::Key},
+    request::{ClientRequest, rewrite::Edits, shape},
+    transfer::{
+        Grant, Landing, Landings, NixlAgent,
+        agent::{ArenaMemory, PushRequest},
+        library::NixlLibrary,
+        mac::Key,
+    },
     worker::{
         Registry, Worker, WorkerClient,
         attach::{self, AttachError, Attached, Identity},
         state::WorkerSettings,
     },
 };
-use nixl_sys::{
-    Agent, AgentConfig, MemType, MemoryRegion, NixlDescriptor, OptArgs, ThreadSync, XferDescList, XferOp, XferStatus,
-};
+use nixl_sys::{Agent, AgentConfig, MemType, OptArgs, ThreadSync, XferDescList, XferOp, XferStatus};
 use rand::seq::SliceRandom;
 
 const ROUNDS: usize = 60;
 /// Squares of about 1, and of 3 and 12 MiB.
 const SIDES: [u32; 3] = [591, 1024, 2048];
 const ROOM: usize = 16 << 20;
+const CHAT: &[u8] = br#"{"model":"m","max_tokens":64,"messages":[{"role":"user","content":[{"type":"text",
+"text":"What is in this picture?"},{"type":"image_url","image_url":{"url":"https://images.example.com/a/photograph.jpg"}}]}]}"#;
 
 type Any = Box<dyn Error>;
 
@@ -80,10 +85,23 @@ async fn measure(python: &str) -> Result<(), Any> {
     let worker = Standin::start(python)?;
     let landed = LandingPlace::attach(&worker, &agent, &landings).await?;
 
+    let body = Bytes::from_static(CHAT);
+    let chat = ClientRequest::read(&shape::CHAT, &body)?;
+
     println!("microseconds, best / median of {ROUNDS}; ratios of the best");
     println!(
-        "{:>5} {:>12} {:>12} {:>12} {:>12} {:>12} {:>12} {:>9} {:>9} {:>15}",
-        "MiB", "memcpy", "READ", "WRITE", "WRITE, note", "told", "push", "told / W", "push / W", "handed over"
+        "{:>5} {:>12} {:>12} {:>12} {:>12} {:>12} {:>12} {:>12} {:>9} {:>9} {:>15}",
+        "MiB",
+        "memcpy",
+        "READ",
+        "WRITE",
+        "WRITE, note",
+        "told",
+        "push",
+        "claimed",
+        "told / W",
+        "told / WN",
+        "handed over"
     );
     for side in SIDES {
         let bytes = (side * side * 3) as usize;
@@ -94,7 +112,8 @@ async fn measure(python: &str) -> Result<(), Any> {
         let mut copy = vec![0; bytes];
         // READ comes back into the same memory, and must find there what is in it.
         bare.transfer(XferOp::Write, &slot, &peer, None)?;
-        let [mut memcpy, mut read, mut write, mut noted, mut told, mut push, mut handed] = [(); 7].map(|()| Vec::new());
+        let [mut memcpy, mut read, mut write, mut noted, mut told, mut push, mut claimed, mut handed] =
+            [(); 8].map(|()| Vec::new());
         let mut order = [Kind::Memcpy, Kind::Read, Kind::Write, Kind::WriteNote, Kind::Push, Kind::HandedOver];
         for _ in 0..ROUNDS {
             order.shuffle(&mut rand::rng());
@@ -105,25 +124,30 @@ async fn measure(python: &str) -> Result<(), Any> {
                     Kind::Write => write.push(bare.transfer(XferOp::Write, &slot, &peer, None)?),
                     Kind::WriteNote => noted.push(bare.transfer(XferOp::Write, &slot, &peer, Some("L 1 1 0 1"))?),
                     Kind::Push => {
+                        let claim = Instant::now();
+                        let (place, pin) = room.claim(bytes as u64, 1, claim.into()).await?;
+                        let descriptor = place.descriptor(&picture, 1, 10_000);
+                        let mut edits = chat.edits();
+                        chat.images[0].place.put_url(&mut edits, &descriptor.reference(&room.grant().key));
+                        chat.images[0].place.put_uuid(&mut edits, &picture.media_id.to_string());
+                        std::hint::black_box(edits.apply(&body));
                         let start = Instant::now();
-                        let (place, pin) = room.claim(bytes as u64, 1, start.into()).await?;
-                        let request = request(&slot, &peer_name, place.address(), "L 1 1 0 1".into(), Box::new(pin));
-                        let report = agent.push(request).await?;
+                        let note = descriptor.landed_note();
+                        let report =
+                            agent.push(request(&slot, &peer_name, place.address(), note, Box::new(pin))).await?;
                         push.push(start.elapsed());
                         told.push(report.ended - start);
+                        claimed.push(report.ended - claim);
                         room.used(place.generation());
                     }
                     Kind::HandedOver => handed.push(landed.push(&picture, &slot).await?),
                 }
             }
         }
-        let ratio = |times: &[Duration]| {
-            let best = |times: &[Duration]| times.iter().min().copied().unwrap_or_default().as_secs_f64();
-            format!("{:.2}", best(times) / best(&write))
-        };
-        let ratios = [ratio(&told), ratio(&push)];
+        let best = |times: &[Duration]| times.iter().min().copied().unwrap_or_default().as_secs_f64();
+        let ratios = [&write, &noted].map(|bare| format!("{:.2}", best(&told) / best(bare)));
         print!("{:>5.1}", bytes as f64 / f64::from(1 << 20));
-        for times in [&mut memcpy, &mut read, &mut write, &mut noted, &mut told, &mut push] {
+        for times in [&mut memcpy, &mut read, &mut write, &mut noted, &mut told, &mut push, &mut claimed] {
             print!(" {:>12}", show(times));
         }
         println!(" {:>9} {:>9} {:>15}", ratios[0], ratios[1], show(&mut handed));
@@ -207,38 +231,13 @@ struct Bare {
     agent: Agent,
 }
 
-/// The arena as memory of another agent than the gateway's.
-#[derive(Debug)]
-struct Registered(Arc<Arena>);
-
-impl MemoryRegion for Registered {
-    // SAFETY: the caller's duties are those of the trait; the Arc keeps the mapping.
-    unsafe fn as_ptr(&self) -> *const u8 {
-        self.0.address() as *const u8
-    }
-
-    fn size(&self) -> usize {
-        self.0.bytes()
-    }
-}
-
-impl NixlDescriptor for Registered {
-    fn mem_type(&self) -> MemType {
-        MemType::Dram
-    }
-
-    fn device_id(&self) -> u64 {
-        0
-    }
-}
-
 impl Bare {
     fn new(name: &str, memory: &Arc<Arena>) -> Result<Self, Any> {
         let config = AgentConfig { pthr_delay_us: 100_000, thread_sync: ThreadSync::Rw, ..AgentConfig::default() };
         let agent = Agent::new_configured(&format!("{name}-{}", std::process::id()), &config)?;
         let (_, parameters) = agent.get_plugin_params("UCX")?;
         agent.create_backend("UCX", &parameters)?;
-        std::mem::forget(agent.register_memory(&Registered(memory.clone()), None)?);
+        std::mem::forget(agent.register_memory(&ArenaMemory(memory.clone()), None)?);
         Ok(Bare { agent })
     }
 

@@ -55,7 +55,7 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
     args.validate()?;
     observe::tracing::start(&args.log, args.log_format)?;
     let metrics = observe::install()?;
-    tokio::spawn(observe::upkeep(metrics.clone()));
+    tokio::spawn(observe::upkeep(metrics.clone(), observe::UPKEEP_INTERVAL));
     limits::raise_descriptors();
     // Before anybody could learn that the gateway runs and send one.
     let mut signals = Signals::new()?;

@@ -17,6 +17,7 @@ lock() {
 
 lock uv.txt uv.in --python-version 3.8 "$@"
 lock aiperf.txt aiperf.in --python-version 3.11 "$@"
+lock peers.txt peers.in --python-version 3.11 --override overrides-peers.txt "$@"
 lock vllm.txt vllm.in --python-version 3.11 --override overrides.txt "$@"
 
 constraints="$(mktemp)"

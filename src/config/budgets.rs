@@ -62,7 +62,7 @@ impl Budgets {
                 // A client may leave while its data: URI is being read: the job ends with nobody to count it for.
                 (
                     "abandoned jobs",
-                    media.decoders as u64 * (args.max_body_bytes.as_u64() + media.fetch.max_bytes as u64),
+                    media.decode_threads() as u64 * (args.max_body_bytes.as_u64() + media.fetch.max_bytes as u64),
                 ),
                 (
                     "cache index",

@@ -52,7 +52,8 @@ impl Findings {
 
     fn look_at_workers(&mut self, args: &ServeArgs, registry: &Registry) {
         let workers = registry.all();
-        if workers.is_empty() {
+        // Where there is no such file either, that is an error.
+        if workers.is_empty() && args.fleet.workers_file.is_some() {
             self.warnings.push("--workers-file names no worker: every request gets 503 until one is added".into());
         }
         let remote = workers.iter().find(|worker| !worker.is_loopback());

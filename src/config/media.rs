@@ -117,7 +117,7 @@ pub struct MediaArgs {
     #[arg(long, env = "MEDIAGATE_MEDIA_JPEG_SCALING", value_name = "BOOL", default_value = "false",
           num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     pub media_jpeg_scaling: bool,
-    /// Threads that decode [default: the machine's cores]
+    /// Threads that decode; one more does while large images take all of them [default: the machine's cores]
     #[arg(long, env = "MEDIAGATE_MEDIA_DECODERS", value_name = "N")]
     pub media_decoders: Option<usize>,
 }

@@ -36,14 +36,11 @@ impl UrlNames {
     /// `url` without the parameters that do not count; all else byte for byte.
     fn stripped<'a>(&self, url: &'a str) -> Cow<'a, str> {
         let is_http = url.get(..4).is_some_and(|scheme| scheme.eq_ignore_ascii_case("http"));
-        let (before, fragment) = match url.find('#') {
-            Some(at) if is_http => url.split_at(at),
-            _ => (url, ""),
-        };
-        let Some((path, query)) = before.split_once('?').filter(|_| is_http && !self.ignored_parameters.is_empty())
-        else {
+        if !is_http || self.ignored_parameters.is_empty() {
             return url.into();
-        };
+        }
+        let (before, fragment) = url.split_at(url.find('#').unwrap_or(url.len()));
+        let Some((path, query)) = before.split_once('?') else { return url.into() };
         let counts = |pair: &&str| {
             let name = pair.split_once('=').map_or(*pair, |(name, _)| name);
             !self.ignored_parameters.iter().any(|ignored| ignored == name)

@@ -108,7 +108,7 @@ impl<'a> Walker<'a> {
                     seen.once("data", value)?;
                     if value.peek()? == b'"' {
                         let text = value.string("a string")?;
-                        data = Some(ImageSource::Base64(value.raw(&text)));
+                        data = Some(ImageSource::Base64 { raw: value.raw(&text), has_escapes: text.has_escapes });
                     } else {
                         value.skip()?;
                     }

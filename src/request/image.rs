@@ -31,15 +31,18 @@ pub enum ImageSource<'a> {
     /// A data: URI that has escapes, as it stands in the body.
     EscapedDataUri(&'a str),
     /// Anthropic's: base64, as it stands in the body. The type that stands beside it is often wrong, and not looked at.
-    Base64(&'a str),
+    Base64 { raw: &'a str, has_escapes: bool },
 }
 
 impl ImageSource<'_> {
-    /// What it is called where it is not decoded: by its URL, or by its text as it stands.
+    /// What it is called where it is not decoded: by what its URL says, or its base64, with escapes or without.
     pub fn name(&self, urls: &UrlNames, scope: &Scope) -> MediaId {
         match self {
             ImageSource::Url(url) => urls.name(scope, url),
-            ImageSource::EscapedDataUri(raw) | ImageSource::Base64(raw) => MediaId::of_url(scope, raw),
+            ImageSource::Base64 { raw, has_escapes: false } => MediaId::of_url(scope, raw),
+            ImageSource::EscapedDataUri(raw) | ImageSource::Base64 { raw, has_escapes: true } => {
+                MediaId::of_escaped_url(scope, raw)
+            }
         }
     }
 
@@ -48,7 +51,7 @@ impl ImageSource<'_> {
         match self {
             ImageSource::Url(url) => SharedText::within(body, url).into(),
             ImageSource::EscapedDataUri(raw) => SourceText::escaped_data_uri(SharedText::within(body, raw)),
-            ImageSource::Base64(raw) => SourceText::base64(SharedText::within(body, raw)),
+            ImageSource::Base64 { raw, .. } => SourceText::base64(SharedText::within(body, raw)),
         }
     }
 }

@@ -164,7 +164,7 @@ impl<'a> Walker<'a> {
             Some(_) if others > 1 => return Err(self.wrong("A part can hold one medium only.")),
             Some((key, Some(text))) => match self.below(key, |walker| walker.url(reader, &text))? {
                 ImageSource::Url(url) => (key, OtherContent::Url { url, span: text.span }),
-                ImageSource::EscapedDataUri(_) | ImageSource::Base64(_) => (key, OtherContent::Within),
+                ImageSource::EscapedDataUri(_) | ImageSource::Base64 { .. } => (key, OtherContent::Within),
             },
             Some((key @ ("video_url" | "audio_url" | "input_audio"), None)) => (key, OtherContent::Within),
             Some((key, None)) => (key, OtherContent::Untrusted),

@@ -134,7 +134,7 @@ proptest! {
         let found: Vec<String> = request.images.iter().map(|image| match &image.source {
             ImageSource::Url(url) => url.to_string(),
             ImageSource::EscapedDataUri(raw) => serde_json::from_str(&format!("\"{raw}\"")).unwrap(),
-            ImageSource::Base64(_) => unreachable!("no block of Anthropic's"),
+            ImageSource::Base64 { .. } => unreachable!("no block of Anthropic's"),
         }).collect();
         prop_assert_eq!(found, urls);
         let spans = request.messages.iter().map(|span| serde_json::from_str::<Value>(&text[span.clone()]).unwrap());

@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(first.param, "messages[0].content[0].source");
         assert_eq!(first.source, ImageSource::Url("http://x".into()));
         assert_eq!(second.param, "messages[0].content[1].content[1].source");
-        assert_eq!(second.source, ImageSource::Base64("QU\\/D"));
+        assert_eq!(second.source, ImageSource::Base64 { raw: "QU\\/D", has_escapes: true });
         let mut edits = request.edits();
         for image in &request.images {
             assert!(matches!(image.place, Place::Source { .. }));

@@ -19,7 +19,7 @@ use super::{
     app::App,
     extra::{ExtraRoute, extra},
     forward::forward,
-    headers, health, models,
+    framing, headers, health, models,
     recent::{ErrorCode, RecentError},
     responses, status,
     surface::SURFACES,
@@ -62,6 +62,7 @@ pub fn public(app: App, extra_routes: &[ExtraRoute], with_admin: bool) -> Router
     router
         .fallback(nothing_here)
         .method_not_allowed_fallback(method_not_allowed)
+        .layer(middleware::from_fn(framing::sound))
         .layer(middleware::from_fn_with_state(app.clone(), every_answer))
         .with_state(app)
 }

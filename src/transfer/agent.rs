@@ -122,7 +122,7 @@ impl NixlAgent {
         let (_, parameters) = agent.get_plugin_params("UCX").map_err(AgentError::Backend)?;
         agent.create_backend("UCX", &parameters).map_err(AgentError::Backend)?;
         // Deregistering memory that a peer may still reach has crashed processes: never, until the process ends.
-        let registration = agent.register_memory(&Registered(arena.clone()), None).map_err(AgentError::Register)?;
+        let registration = agent.register_memory(&ArenaMemory(arena.clone()), None).map_err(AgentError::Register)?;
         std::mem::forget(registration);
         // An empty list gives connection information alone: workers get to send notifications, not to read the arena.
         let nothing = RegDescList::new(MemType::Dram).map_err(AgentError::Metadata)?;
@@ -202,9 +202,9 @@ impl Drop for AwaitGuard {
 
 /// The arena as NIXL sees it.
 #[derive(Debug)]
-struct Registered(Arc<Arena>);
+pub struct ArenaMemory(pub Arc<Arena>);
 
-impl MemoryRegion for Registered {
+impl MemoryRegion for ArenaMemory {
     // SAFETY: the caller's duties are those of the trait; the arena's address is valid as long as the Arc is held, and
     // the NIXL thread holds it until the process ends.
     unsafe fn as_ptr(&self) -> *const u8 {
@@ -216,7 +216,7 @@ impl MemoryRegion for Registered {
     }
 }
 
-impl NixlDescriptor for Registered {
+impl NixlDescriptor for ArenaMemory {
     fn mem_type(&self) -> MemType {
         MemType::Dram
     }

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""What resizing at the gateway saves on a real vLLM: bytes pushed and CPU of both sides, a request with one photograph.
+"""What a request with one photograph costs a real vLLM: asked directly, and behind a gateway that resizes or does not.
 
     .venv/bin/python tests/e2e/measure_resize.py [REPETITIONS]
 
 Prints a table in Markdown, means. The worker's CPU is that of its API server process, where images are processed; the
-engine's, which would be a GPU's work, is not counted. Every request has a cache_salt of its own, so nothing is cached.
+engine's, which would be a GPU's work, is not counted. Every request has a photograph and a cache_salt of its own, so
+nothing is cached.
 """
 
 import io
@@ -43,18 +44,22 @@ def main() -> None:
             flags += ["--arena-bytes", "1GiB", "--landing-bytes", "160MiB"]
             gateways[resize] = Gateway(f"measure-{resize}", [vllm.url], *flags).ready()
             gateways[resize].wait_until_attached()
-        print("| photograph | `--resize` | pushed | gateway CPU | worker CPU | same tokens |")
+        print("| photograph | by | pushed | gateway CPU | worker CPU | same tokens |")
         print("| --- | --- | ---: | ---: | ---: | --- |", flush=True)
         for name, size in SIZES.items():
-            photograph = Image.open(io.BytesIO(PHOTO)).convert("RGB").resize(size, Image.Resampling.BICUBIC)
-            uri = data_uri(encode(photograph, "JPEG", quality=88), "JPEG")
-            said = set()
+            warm_up, *uris = photographs(size, 1 + repetitions)
+            ask(vllm, warm_up)
+            before = cpu_ms(vllm.popen.pid)
+            expected = [ask(vllm, uri) for uri in uris]
+            theirs = (cpu_ms(vllm.popen.pid) - before) / repetitions
+            print(f"| {name} | vLLM alone | | | {theirs:.0f} ms | |", flush=True)
             for resize, gateway in gateways.items():
-                ask(gateway, uri)
-                pushed, ours, theirs, tokens = measure(vllm, gateway, uri, repetitions)
-                said |= tokens
-                same = "" if resize == "off" else ("yes" if len(said) == 1 else "NO")
-                line = f"| {name} | {resize} | {pushed / 1e6:.1f} MB | {ours:.0f} ms | {theirs:.0f} ms | {same} |"
+                ask(gateway, warm_up)
+                pushed, ours, theirs, said = measure(vllm, gateway, uris)
+                same = "yes" if said == expected else "NO"
+                line = (
+                    f"| {name} | resize {resize} | {pushed / 1e6:.1f} MB | {ours:.0f} ms | {theirs:.0f} ms | {same} |"
+                )
                 print(line, flush=True)
     finally:
         for gateway in gateways.values():
@@ -62,23 +67,34 @@ def main() -> None:
         vllm.stop()
 
 
-def ask(gateway: Gateway, uri: str) -> tuple[int, ...]:
+def photographs(size: tuple[int, int], count: int) -> list[str]:
+    """One photograph again and again, each time with another small square in its corner."""
+    photograph = Image.open(io.BytesIO(PHOTO)).convert("RGB").resize(size, Image.Resampling.BICUBIC)
+    uris = []
+    for number in range(count):
+        photograph.paste((number * 37 % 256, number * 91 % 256, 128), (0, 0, 32, 32))
+        uris.append(data_uri(encode(photograph, "JPEG", quality=88), "JPEG"))
+    return uris
+
+
+def ask(server: Vllm | Gateway, uri: str) -> tuple[int, ...]:
     parts = [image(uri), text("Describe this image in detail.")]
-    answer = chat.post(gateway.url, parts, max_tokens=4, cache_salt=f"{time.monotonic_ns()}")
+    answer = chat.post(server.url, parts, max_tokens=4, cache_salt=f"{time.monotonic_ns()}")
     answer.raise_for_status()
     return tuple(answer.json()["choices"][0]["token_ids"])
 
 
-def measure(vllm: Vllm, gateway: Gateway, uri: str, times: int) -> tuple[float, float, float, set[tuple[int, ...]]]:
+def measure(vllm: Vllm, gateway: Gateway, uris: list[str]) -> tuple[float, float, float, list[tuple[int, ...]]]:
     """Bytes pushed and CPU of both sides in milliseconds, each a request, and what was said.
 
     The clock of a process ticks a hundred times a second, so it is read before and after all of them.
     """
     pushed = gateway.metrics().get("mediagate_pushed_bytes_total", 0.0)
     ours, theirs = cpu_ms(gateway.popen.pid), cpu_ms(vllm.popen.pid)
-    said = {ask(gateway, uri) for _ in range(times)}
+    said = [ask(gateway, uri) for uri in uris]
     ours, theirs = cpu_ms(gateway.popen.pid) - ours, cpu_ms(vllm.popen.pid) - theirs
     pushed = gateway.metrics().get("mediagate_pushed_bytes_total", 0.0) - pushed
+    times = len(uris)
     return pushed / times, ours / times, theirs / times, said
 
 

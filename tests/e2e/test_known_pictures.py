@@ -6,6 +6,7 @@ import httpx
 import pytest
 
 import chat
+from harness import MODEL
 from pictures import data_uri, drawing, encode, image, text
 
 QUESTION = text("What is it?")
@@ -18,11 +19,25 @@ def route(gateway, parts: list[dict]) -> tuple[str, list[int]]:
     return answer.headers["x-mediagate-route"], answer.json()["choices"][0]["token_ids"]
 
 
+def chat_by_name() -> dict:
+    return chat.body([{"type": "image_url", "image_url": None, "uuid": uuid.uuid4().hex}, QUESTION])
+
+
+def response_by_name() -> dict:
+    picture = {"type": "input_image", "image_url": None, "uuid": uuid.uuid4().hex, "detail": "auto"}
+    content = [picture, {"type": "input_text", "text": "What is it?"}]
+    return {"model": MODEL, "input": [{"role": "user", "content": content}], "store": False}
+
+
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_miss_is_answered_with_an_error_before_the_first_byte(vllm, stream):
+@pytest.mark.parametrize(
+    ("path", "by_name"),
+    [("/v1/chat/completions", chat_by_name), ("/v1/responses", response_by_name)],
+    ids=["chat", "responses"],
+)
+def test_a_miss_is_answered_with_an_error_before_the_first_byte(vllm, path, by_name, stream):
     """What sending by name rests on, proved for each surface where it is done."""
-    part = {"type": "image_url", "image_url": None, "uuid": uuid.uuid4().hex}
-    answer = chat.post(vllm.url, [part, QUESTION], stream=stream)
+    answer = httpx.post(vllm.url + path, json=by_name() | {"stream": stream}, timeout=300)
     assert answer.status_code == 400
     assert "Cache miss" in answer.json()["error"]["message"]
 

@@ -120,6 +120,25 @@ def test_predicted_tokens_are_vllms(vllm, tmp_path, name):
         assert set(found["tokens"][span["offset"] : span["offset"] + span["length"]]) == {pads}
 
 
+@pytest.mark.parametrize(
+    "escape", [lambda c: f"\\u{ord(c):04x}", lambda c: "\\/" if c == "/" else c], ids=["all", "slash"]
+)
+def test_images_are_predicted_whatever_way_their_data_uris_are_written(tmp_path, escape):
+    plain, escaped = tmp_path / "plain.json", tmp_path / "escaped.json"
+    plain.write_text(json.dumps(REQUESTS["several images"]))
+    text = plain.read_text()
+    for uri in (PNG, OTHER):
+        text = text.replace(uri, "".join(map(escape, uri)))
+    escaped.write_text(text)
+    assert json.loads(text) == REQUESTS["several images"]
+    assert PNG not in text
+    assert OTHER not in text
+    found = predicted(tiny_model.ensure(), escaped)
+    assert found["status"] == "ok", found
+    assert len(found["images"]) == 3
+    assert found["tokens"] == predicted(tiny_model.ensure(), plain)["tokens"]
+
+
 def test_tokens_of_tools_and_of_a_template_in_full_are_transformers(tmp_path):
     """vLLM's steps around it are in the test above; the template here is one that uses more of Jinja."""
     from transformers import AutoTokenizer

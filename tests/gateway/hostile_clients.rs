@@ -191,6 +191,32 @@ async fn framing_that_says_two_things_smuggles_nothing() {
 }
 
 #[tokio::test]
+async fn http_that_servers_in_a_row_could_read_in_two_ways_is_refused_in_the_callers_dialect() {
+    let worker = FakeWorker::start().await;
+    let gateway = Gateway::passthrough(&worker.url(), &[]).await;
+    let body = format!("2\r\n{{}}\r\n{LAST_CHUNK}");
+    for headers in [
+        "Transfer-Encoding: chunked",
+        "Host: x\r\nHost: x\r\nTransfer-Encoding: chunked",
+        "Host: x\r\nTransfer-Encoding: gzip, chunked",
+        "Host: x\r\nTransfer-Encoding: chunked, chunked",
+        "Host: x\r\nTransfer-Encoding: identity\r\nTransfer-Encoding: chunked",
+    ] {
+        for (path, kind) in [("/v1/chat/completions", None), ("/v1/messages", Some("error")), ("/nothing", None)] {
+            let mut client = gateway.raw().await;
+            client.send(format!("POST {path} HTTP/1.1\r\n{headers}\r\n\r\n{body}")).await;
+            let answer = client.answer().await;
+            assert_eq!(answer.status(), 400, "{headers}");
+            let said = answer.json();
+            assert_eq!((said["error"]["code"].as_str(), said["type"].as_str()), (Some("invalid_http"), kind));
+            assert!(client.rest().await.is_empty(), "the connection is closed");
+        }
+    }
+    assert!(worker.seen().is_empty());
+    assert_well(&gateway).await;
+}
+
+#[tokio::test]
 async fn pipelined_requests_are_answered_in_order() {
     let worker = FakeWorker::answering(|request| worker::ok_json(&String::from_utf8_lossy(&request.body))).await;
     let gateway = Gateway::passthrough(&worker.url(), &[]).await;

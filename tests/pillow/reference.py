@@ -8,13 +8,14 @@ import warnings
 from PIL import Image, ImageOps
 
 Image.MAX_IMAGE_PIXELS = 178_956_970
-# Formats that vLLM does not let Pillow try.
-DENIED = {"EPS", "WMF", "BUFR", "GRIB", "HDF5", "MPEG"}
+# Formats that vLLM does not let Pillow try; the last two are there only where olefile is installed.
+DENIED = {"EPS", "WMF", "BUFR", "GRIB", "HDF5", "MPEG", "FPX", "MIC"}
 
 
 def open_image(data: bytes) -> Image.Image:
     Image.init()
-    return Image.open(io.BytesIO(data), formats=[name for name in Image.ID if name not in DENIED])
+    # In alphabetical order, as vLLM lists them: some files look like two formats.
+    return Image.open(io.BytesIO(data), formats=sorted(name for name in Image.ID if name not in DENIED))
 
 
 def reference(data: bytes) -> Image.Image:

@@ -116,7 +116,9 @@ pub(super) fn read(bytes: &[u8], at: usize, pixels_at: usize, format: Format) ->
             let length = colours as usize * entry_bytes;
             let stored = &bytes[after_header.min(bytes.len())..(after_header + length).min(bytes.len())];
             after_header = (after_header + length).min(bytes.len());
-            indexed(bits as u8, stored, entry_bytes, colours as usize).ok_or_else(|| broken("too large a palette"))?
+            // Runs are of whole bytes, whatever the depth.
+            let depth = if compression == RAW { Some(bits as u8) } else { None };
+            indexed(depth, stored, entry_bytes, colours as usize).ok_or_else(|| broken("too large a palette"))?
         }
         (RAW, 16) => Layout::Bgr555,
         (RAW, 24) => Layout::Bytes(Order::Bgr),
@@ -124,8 +126,6 @@ pub(super) fn read(bytes: &[u8], at: usize, pixels_at: usize, format: Format) ->
         _ => return Err(broken("an unknown compression or depth")),
     };
     let run_lengths = match compression {
-        // Runs are of indices, also where the palette was taken for greys; single bits cannot be made of them.
-        RLE8 | RLE4 if layout.bits_per_pixel() == 1 && bits != 1 => return Err(broken("runs of single bits")),
         RLE8 => Some(RunLengths::Bytes),
         RLE4 => Some(RunLengths::Nibbles),
         _ => None,
@@ -137,11 +137,6 @@ pub(super) fn read(bytes: &[u8], at: usize, pixels_at: usize, format: Format) ->
         offset => offset,
     };
     let stride = (width as usize * bits as usize).div_ceil(32) * 4;
-    let layout = match (run_lengths, layout) {
-        (Some(_), Layout::Index(1, _)) => return Err(broken("runs of single bits")),
-        (Some(_), Layout::Index(_, colours)) => Layout::Index(8, colours),
-        (_, layout) => layout,
-    };
     if run_lengths.is_none() && stride < layout.row_bytes(width) {
         return Err(broken("rows that overlap"));
     }
@@ -149,18 +144,22 @@ pub(super) fn read(bytes: &[u8], at: usize, pixels_at: usize, format: Format) ->
     Ok(Bitmap { size, plan: Plan { rows, run_lengths } })
 }
 
-/// The layout of indices of a depth, by the palette as it is stored. `None` if it is too large.
-fn indexed(depth: u8, stored: &[u8], entry_bytes: usize, colours: usize) -> Option<Layout> {
+/// The layout of indices of a depth, or of bytes, by the palette as it is stored. `None` if it is too large.
+fn indexed(depth: Option<u8>, stored: &[u8], entry_bytes: usize, colours: usize) -> Option<Layout> {
     let ramp = |index: usize| if colours == 2 { (index * 255) as u8 } else { index as u8 };
     let is_ramp = (0..colours).all(|index| {
         stored.get(index * entry_bytes..index * entry_bytes + 3).is_some_and(|entry| entry == [ramp(index); 3])
     });
     match (is_ramp, colours) {
-        (true, ..=2) => Some(Layout::bits(0, 255)),
+        (true, ..=2) if depth.is_some() => Some(Layout::bits(0, 255)),
+        // Bytes that were made of bits: all but 0 are set.
+        (true, ..=2) => {
+            Some(Layout::Index(8, (0..=255).map(|byte: u8| [if byte == 0 { 0 } else { 255 }; 3]).collect()))
+        }
         (true, _) => Some(Layout::grey()),
         (false, _) => {
             let order = if entry_bytes == 4 { Order::BGRX } else { Order::Bgr };
-            palette(stored, order).map(|palette| Layout::Index(depth, palette))
+            palette(stored, order).map(|palette| Layout::Index(depth.unwrap_or(8), palette))
         }
     }
 }

@@ -8,6 +8,7 @@ use std::cmp::Reverse;
 use super::bytes::Endian::Little;
 use super::colour::on_white;
 use super::orientation::Orientation;
+use super::raw::Layout;
 use super::sniff::Format;
 use super::{DecodeError, DecodeLimits, Found, Plan as AnyPlan, Size, bmp, png};
 
@@ -46,7 +47,11 @@ pub(super) fn probe(bytes: &[u8], limits: &DecodeLimits) -> Result<Found, Decode
         let AnyPlan::Png(plan) = found.plan else { return Err(broken("no picture")) };
         return Ok(Found { plan: AnyPlan::Ico(Plan::Png { at, plan }), ..found });
     }
-    let bmp::Bitmap { size, plan } = bmp::read(bytes, at, 0, Format::Ico)?;
+    let bmp::Bitmap { size, mut plan } = bmp::read(bytes, at, 0, Format::Ico)?;
+    // The mask takes the place of an alpha channel.
+    if let Layout::Bytes(order) = &mut plan.rows.layout {
+        *order = order.without_alpha();
+    }
     // The bitmap's height counts the mask as well.
     let size = Size { height: size.height / 2, width: size.width };
     if size.height == 0 {

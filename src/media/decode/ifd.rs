@@ -1,5 +1,6 @@
 //! TIFF directories, which also hold EXIF: a walk that stops where the reference's stops.
 
+use std::collections::HashSet;
 use std::ops::ControlFlow;
 
 use super::bytes::{Endian, array};
@@ -32,8 +33,14 @@ pub(super) enum Seen {
     Some,
 }
 
-/// Visits the entries of the directory at `at`. Entries of unknown types and without values are passed over, as are those
-/// whose values, together with those before, would be larger than the file; values beyond the end stop the walk.
+/// Whether the first bytes are as the specification has them, not turned round, which the reference forgives.
+pub(super) fn is_proper_header(tiff: &[u8]) -> bool {
+    tiff.starts_with(b"II\x2a\0") || tiff.starts_with(b"MM\0\x2a")
+}
+
+/// Visits the entries of the directory at `at`, of each tag the first that can be read. Entries of unknown types and
+/// without values are passed over, as are those whose values, together with those before, would be larger than the file;
+/// values beyond the end stop the walk.
 pub(super) fn walk<'a>(
     tiff: &'a [u8],
     endian: Endian,
@@ -41,9 +48,13 @@ pub(super) fn walk<'a>(
     mut visit: impl FnMut(Entry<'a>) -> ControlFlow<()>,
 ) -> Seen {
     let mut seen = Seen::All;
+    let mut visited = HashSet::new();
     let mut step = |index: usize, outside_bytes: &mut usize| -> Option<ControlFlow<()>> {
         let entry: &'a [u8] = tiff.get(at.checked_add(2 + index * 12)?..)?.get(..12)?;
         let (tag, kind) = (endian.u16(entry, 0)?, endian.u16(entry, 2)?);
+        if visited.contains(&tag) {
+            return Some(ControlFlow::Continue(()));
+        }
         let Some(unit_bytes) = unit_bytes(kind) else {
             seen = Seen::Some;
             return Some(ControlFlow::Continue(()));
@@ -64,6 +75,7 @@ pub(super) fn walk<'a>(
             seen = Seen::Some;
             return Some(ControlFlow::Continue(()));
         }
+        visited.insert(tag);
         Some(visit(Entry { tag, kind, value }))
     };
     let count = endian.u16(tiff, at).unwrap_or(0);
@@ -128,6 +140,20 @@ fn whole(value: f64) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The second of a tag is not even looked at: its value, beyond the end, does not stop the walk.
+    #[test]
+    fn the_first_entry_of_a_tag_counts() {
+        let entries = [[1, 0, 3, 0, 1, 0, 0, 0, 7, 0, 0, 0], [1, 0, 5, 0, 1, 0, 0, 0, 99, 0, 0, 0]];
+        let last = [2, 0, 3, 0, 1, 0, 0, 0, 8, 0, 0, 0];
+        let directory = [&[3, 0][..], entries.as_flattened(), &last, &[0; 4]].concat();
+        let mut visited = Vec::new();
+        let all = walk(&directory, Endian::Little, 0, |entry| {
+            visited.push((entry.tag, entry.number(Endian::Little)));
+            ControlFlow::Continue(())
+        });
+        assert_eq!((visited, all), (vec![(1, Some(7)), (2, Some(8))], Seen::All));
+    }
 
     #[test]
     fn entries_without_values_are_passed_over_and_told() {

@@ -27,6 +27,7 @@ mod png;
 mod pnm;
 mod qoi;
 mod raw;
+mod rewrite;
 #[cfg(target_arch = "x86_64")]
 mod shuffles;
 mod sniff;

@@ -10,6 +10,7 @@ use memchr::memmem;
 
 use super::bytes::Endian;
 use super::ifd;
+use super::rewrite;
 #[cfg(target_arch = "x86_64")]
 use super::shuffles;
 
@@ -53,11 +54,15 @@ impl Orientation {
     /// The orientation by a file's EXIF block and XMP packet.
     pub(super) fn from_metadata(exif: Option<&[u8]>, xmp: Option<&[u8]>) -> Self {
         let from_xmp = || xmp.and_then(xmp_orientation).unwrap_or_default();
-        match exif.map_or(Exif::Silent, exif_orientation) {
+        let tiff = exif.map(without_prefix).unwrap_or_default();
+        let orientation = match exif_orientation(tiff) {
             Exif::Says(orientation) => orientation,
             Exif::Silent => from_xmp(),
             Exif::Broken => Self::Upright,
-        }
+        };
+        let is_turned = orientation == Self::Upright
+            || ifd::header(tiff).is_none_or(|(endian, at)| rewrite::succeeds(tiff, endian, at));
+        if is_turned { orientation } else { Self::Upright }
     }
 
     /// Whether height and width change places.
@@ -110,11 +115,15 @@ enum Exif {
     Broken,
 }
 
-/// Orientation by an EXIF block, with or without its `Exif\0\0` prefix (up to two of them).
-fn exif_orientation(block: &[u8]) -> Exif {
+/// An EXIF block without its `Exif\0\0`, of which there may be up to two.
+fn without_prefix(block: &[u8]) -> &[u8] {
     const PREFIX: &[u8] = b"Exif\0\0";
     let tiff = block.strip_prefix(PREFIX).unwrap_or(block);
-    let tiff = if tiff.len() < block.len() { tiff.strip_prefix(PREFIX).unwrap_or(tiff) } else { tiff };
+    if tiff.len() < block.len() { tiff.strip_prefix(PREFIX).unwrap_or(tiff) } else { tiff }
+}
+
+/// Orientation by an EXIF block without prefix.
+fn exif_orientation(tiff: &[u8]) -> Exif {
     if tiff.is_empty() {
         return Exif::Silent;
     }
@@ -177,7 +186,7 @@ mod tests {
         let block = exif(3, 1, [3, 0, 0, 0]);
         for prefixes in 0..=2 {
             let prefixed = [b"Exif\0\0".repeat(prefixes), block.clone()].concat();
-            assert_eq!(exif_orientation(&prefixed), Exif::Says(Orientation::Rotate180));
+            assert_eq!(exif_orientation(without_prefix(&prefixed)), Exif::Says(Orientation::Rotate180));
         }
     }
 

@@ -28,6 +28,14 @@ impl Order {
         }
     }
 
+    /// The same colours, whatever their alpha.
+    pub(super) fn without_alpha(self) -> Self {
+        match self {
+            Self::FourWithAlpha([red, green, blue, _]) => Self::Four([red, green, blue]),
+            order => order,
+        }
+    }
+
     /// Which bytes are red, green and blue.
     fn colours(self) -> [u8; 3] {
         match self {

@@ -18,7 +18,7 @@ pub struct MediaConfig {
     pub scratch_bytes: usize,
     /// Whether a JPEG that is to be resized is decoded at a fraction of its size, which changes its pixels a little.
     pub jpeg_scaling: bool,
-    /// Threads that decode.
+    /// Threads that decode, but for [one](Self::decode_threads).
     pub decoders: usize,
     /// How long a URL's picture is used without asking again, where the origin does not say.
     pub fresh: Duration,
@@ -49,6 +49,11 @@ impl MediaConfig {
         }
         let fresh = said.fresh_for().unwrap_or(self.fresh);
         Keep::For(fresh.max(self.fresh_min).min(self.fresh_max))
+    }
+
+    /// One more than decode as a rule: see [`pool`](super::pool).
+    pub fn decode_threads(&self) -> usize {
+        self.decoders.max(1) + 1
     }
 
     /// What one request may hold of the budget of files while it does not know their sizes: a quarter, so that a request for

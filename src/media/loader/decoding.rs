@@ -9,7 +9,7 @@ use futures_util::future::try_join_all;
 use tokio::time::timeout_at;
 
 use super::{
-    Keep, LoadTimes, Loaded, Loader, Patience, Urgency,
+    Keep, LoadTimes, Loaded, Loader, Patience,
     fetches::Found,
     files::Got,
     identify::{Origin, Wanted},
@@ -61,6 +61,7 @@ pub fn begin(
             let scratch = loader.scratch.acquire(treatment.scratch_bytes()).await;
             let scratch = scratch.map_err(|error| MediaError::admission("decoding", &error))?;
             let (found, flight, encoded, of_job) = (found.clone(), flight.clone(), encoded.clone(), loader.clone());
+            let urgency = treatment.urgency();
             let job = move || {
                 let start = Instant::now();
                 let Found::File(file) = &*found else { return Err(MediaError::Lost) };
@@ -68,7 +69,7 @@ pub fn begin(
                 drop((scratch, flight, encoded, lease));
                 Ok((media, start.elapsed()))
             };
-            loader.pool.run(Urgency::Long, job).await.map_err(|_| MediaError::Lost)?
+            loader.pool.run(urgency, job).await.map_err(|_| MediaError::Lost)?
         };
         let (media, took) = match result.await {
             Ok(done) => done,

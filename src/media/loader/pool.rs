@@ -1,7 +1,8 @@
 //! The threads that decode: as many as cores, apart from those that serve connections.
 //!
-//! Jobs that take microseconds (the digest of a data: URI, a header) go before those that take milliseconds. A job whose
-//! asker has left is dropped at once with all that it holds, unless it runs already.
+//! Jobs that take microseconds (the digest of a data: URI, a header) go before those that take milliseconds. Large images,
+//! which take up to a second, hold up nobody but one another: while they have all of the threads, one more works for
+//! the others. A job whose asker has left is dropped at once with all that it holds, unless it runs already.
 
 use std::{
     collections::VecDeque,
@@ -20,6 +21,8 @@ pub enum Urgency {
     /// Microseconds to a millisecond.
     Short,
     Long,
+    /// So long that others must not wait for it.
+    Large,
 }
 
 /// The job panicked.
@@ -30,16 +33,21 @@ pub struct Lost;
 /// Threads for work that would hold up others. Dropping it ends them when they are done with what they are at.
 pub struct Pool(Arc<Shared>);
 
-#[derive(Default)]
 struct Shared {
     queue: Mutex<Queue>,
     more: Condvar,
+    /// Without the one for when large images have them all.
+    threads: usize,
 }
 
 #[derive(Default)]
 struct Queue {
     short: VecDeque<Arc<Job>>,
-    long: VecDeque<Arc<Job>>,
+    /// Long and large ones, as they came.
+    long: VecDeque<(Urgency, Arc<Job>)>,
+    /// Of the latter, those that run; and the large ones among them.
+    running: usize,
+    running_large: usize,
     ended: bool,
 }
 
@@ -64,8 +72,9 @@ impl Pool {
     ///
     /// If the system has no more threads to give.
     pub fn new(threads: usize) -> Self {
-        let shared = Arc::<Shared>::default();
-        for number in 0..threads.max(1) {
+        let threads = threads.max(1);
+        let shared = Arc::new(Shared { queue: Mutex::default(), more: Condvar::default(), threads });
+        for number in 0..=threads {
             let shared = shared.clone();
             let thread = thread::Builder::new().name(format!("decode-{number}"));
             thread.spawn(move || shared.work()).expect("the system has threads");
@@ -91,31 +100,60 @@ impl Pool {
     }
 }
 
+impl Queue {
+    /// The next job, if there is one that may begin now.
+    fn pop(&mut self, threads: usize) -> Option<(Urgency, Arc<Job>)> {
+        if let Some(job) = self.short.pop_front() {
+            return Some((Urgency::Short, job));
+        }
+        let is_free = self.running < threads;
+        let is_spare = self.running == threads && self.running_large == threads;
+        let may_begin = |urgency| is_free || (is_spare && urgency != Urgency::Large);
+        let next = self.long.iter().position(|(urgency, _)| may_begin(*urgency))?;
+        let job = self.long.remove(next)?;
+        self.running += 1;
+        self.running_large += usize::from(job.0 == Urgency::Large);
+        Some(job)
+    }
+
+    fn ended(&mut self, urgency: Urgency) {
+        self.running -= usize::from(urgency != Urgency::Short);
+        self.running_large -= usize::from(urgency == Urgency::Large);
+    }
+}
+
 impl Shared {
     fn add(&self, urgency: Urgency, job: Arc<Job>) {
         let mut queue = self.queue.lock();
         match urgency {
             Urgency::Short => queue.short.push_back(job),
-            Urgency::Long => queue.long.push_back(job),
+            Urgency::Long | Urgency::Large => queue.long.push_back((urgency, job)),
         }
         drop(queue);
         self.more.notify_one();
     }
 
     fn work(&self) {
-        while let Some(job) = self.next() {
+        while let Some((urgency, job)) = self.next() {
             let work = job.0.lock().take();
             // A panic is told by the sender that is dropped, and nothing else of the job is left.
             drop(work.map(|work| catch_unwind(AssertUnwindSafe(work))));
+            self.queue.lock().ended(urgency);
         }
     }
 
-    fn next(&self) -> Option<Arc<Job>> {
+    fn next(&self) -> Option<(Urgency, Arc<Job>)> {
         let mut queue = self.queue.lock();
         loop {
-            let job = queue.short.pop_front().or_else(|| queue.long.pop_front());
-            if job.is_some() || queue.ended {
-                return job;
+            if let Some(job) = queue.pop(self.threads) {
+                // It may be what makes the spare thread work.
+                if job.0 == Urgency::Large && !queue.long.is_empty() {
+                    self.more.notify_one();
+                }
+                return Some(job);
+            }
+            if queue.ended {
+                return None;
             }
             queue = self.more.wait(queue);
         }
@@ -159,6 +197,37 @@ mod tests {
         let results = join_all(jobs).await;
         assert_eq!(results, [Ok(()), Ok(()), Ok(()), Err(Lost)]);
         assert_eq!(order.try_iter().collect::<Vec<_>>(), ["short", "long"]);
+    }
+
+    #[tokio::test]
+    async fn large_jobs_hold_up_one_another_and_nobody_else() {
+        let pool = Pool::new(2);
+        let (begun, beginnings) = mpsc::channel();
+        let (mut gates, mut large) = (Vec::new(), Vec::new());
+        for number in 0..4 {
+            let (open, gate) = mpsc::channel::<()>();
+            let begun = begun.clone();
+            let mut job = pool
+                .run(Urgency::Large, move || {
+                    begun.send(number).unwrap();
+                    let _ = gate.recv();
+                })
+                .boxed_local();
+            assert!(futures_util::poll!(&mut job).is_pending());
+            gates.push(open);
+            large.push(job);
+        }
+        for _ in 0..2 {
+            beginnings.recv().unwrap();
+        }
+        // All threads have a large one, and two more wait.
+        for _ in 0..10 {
+            pool.run(Urgency::Long, || ()).await.unwrap();
+        }
+        assert!(beginnings.try_recv().is_err(), "no third large one has begun");
+        drop(gates);
+        join_all(large).await;
+        assert_eq!(beginnings.try_iter().count(), 2);
     }
 
     #[tokio::test]

@@ -1,6 +1,6 @@
 //! In which size a picture goes into the arena, and the memory that resizing uses again and again.
 
-use super::{Loader, MediaConfig, fetches::File, identify::Wanted};
+use super::{Loader, MediaConfig, fetches::File, identify::Wanted, pool::Urgency};
 use crate::{
     media::{
         decode::{DecodeError, Format, Header, Probe, Size, decode_into},
@@ -12,13 +12,16 @@ use crate::{
 /// The share of the scratch budget that may be kept for the next resize instead of given back, in all.
 const KEPT_SHARE: usize = 8;
 
+/// Pixels from which an image takes so long (15 to 60 ms) that others must not wait for it.
+const LARGE_PIXELS: u64 = 4 << 20;
+
 /// Memory for resizing of which nobody makes use now. What it may keep is taken off the scratch budget for good, and so
 /// counted.
 #[derive(Debug)]
 pub struct Stash {
     idle: Mutex<Vec<Scratch>>,
     bytes: usize,
-    decoders: usize,
+    threads: usize,
 }
 
 impl Stash {
@@ -28,7 +31,7 @@ impl Stash {
         Stash {
             idle: Mutex::default(),
             bytes: (config.scratch_bytes / KEPT_SHARE).min(spare_bytes),
-            decoders: config.decoders.max(1),
+            threads: config.decode_threads(),
         }
     }
 
@@ -43,7 +46,7 @@ impl Stash {
 
     /// Never more of them than there are threads: each has but one at a time.
     fn put(&self, mut scratch: Scratch) {
-        scratch.keep_at_most(self.bytes / self.decoders);
+        scratch.keep_at_most(self.bytes / self.threads);
         self.idle.lock().push(scratch);
     }
 }
@@ -69,6 +72,13 @@ impl Treatment {
         match self {
             Treatment::Decode(sizing) => sizing.scratch_bytes,
             Treatment::Copy(_) => 0,
+        }
+    }
+
+    pub fn urgency(&self) -> Urgency {
+        match self {
+            Treatment::Decode(sizing) if sizing.header.size().pixels() >= LARGE_PIXELS => Urgency::Large,
+            _ => Urgency::Long,
         }
     }
 }

@@ -1,19 +1,14 @@
-//! What a worker publishes of its KV cache, read from msgpack.
+//! What a worker publishes of its KV cache.
 //!
 //! A batch is `[timestamp, [event, ...], rank]` (vllm/distributed/kv_events.py). An event is a map with its kind under
 //! `type`, or, in older releases, an array whose first element is the kind and whose others are the fields in their order.
 //! Fields that are not known, and kinds, are passed over. Whatever the bytes are, reading them takes memory in proportion
 //! to their number, and each event is given to the reader before the next is read.
 
-use rmp::{
-    Marker,
-    decode::{self, Bytes},
-};
+use rmp::Marker;
 
+use super::msgpack::{Misread, Read, Reader};
 use crate::routing::prompt::MmHash;
-
-/// How deep arrays and maps may nest in what is passed over.
-const MAX_DEPTH: usize = 16;
 
 /// One thing that happened to a worker's cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,7 +64,7 @@ pub struct Removed {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not a batch of KV events: {0}")]
-pub struct EventError(&'static str);
+pub struct EventError(#[from] Misread);
 
 /// Reads a batch, event by event.
 ///
@@ -77,11 +72,11 @@ pub struct EventError(&'static str);
 ///
 /// If the bytes are not such a batch. Events before the place where they are not have been given.
 pub fn read_batch(payload: &[u8], mut each: impl FnMut(KvEvent)) -> Result<(), EventError> {
-    let mut reader = Reader { bytes: Bytes::new(payload) };
+    let mut reader = Reader::new(payload);
     if reader.array()? < 2 {
-        return Err(EventError("a batch has a time and events"));
+        return Err(Misread("a batch has a time and events").into());
     }
-    reader.skip(0)?;
+    reader.skip()?;
     for _ in 0..reader.array()? {
         if let Some(event) = reader.event()? {
             each(event);
@@ -106,13 +101,7 @@ const STORED: [&str; 11] = [
 ];
 const REMOVED: [&str; 3] = ["block_hashes", "medium", "group_idx"];
 
-struct Reader<'a> {
-    bytes: Bytes<'a>,
-}
-
-type Read<T> = Result<T, EventError>;
-
-impl<'a> Reader<'a> {
+impl Reader<'_> {
     fn event(&mut self) -> Read<Option<KvEvent>> {
         match self.peek()? {
             Marker::FixMap(_) | Marker::Map16 | Marker::Map32 => self.event_map(),
@@ -128,7 +117,7 @@ impl<'a> Reader<'a> {
             let key = self.text()?;
             if index == 0 {
                 if key != "type" {
-                    return Err(EventError("an event begins with its type"));
+                    return Err(Misread("an event begins with its type"));
                 }
                 event = empty(self.text()?);
                 continue;
@@ -141,7 +130,7 @@ impl<'a> Reader<'a> {
     fn event_array(&mut self) -> Read<Option<KvEvent>> {
         let fields = self.array()?;
         if fields == 0 {
-            return Err(EventError("an event begins with its type"));
+            return Err(Misread("an event begins with its type"));
         }
         let mut event = empty(self.text()?);
         for index in 0..fields - 1 {
@@ -163,22 +152,22 @@ impl<'a> Reader<'a> {
                 "parent_block_hash" => stored.parent = self.optional(Self::hash)?,
                 "token_ids" => stored.token_ids = self.list(Self::token)?,
                 "block_size" => {
-                    stored.block_size = usize::try_from(self.unsigned()?).map_err(|_| EventError("a block size"))?;
+                    stored.block_size = usize::try_from(self.unsigned()?).map_err(|_| Misread("a block size"))?;
                 }
                 "lora_name" => stored.lora_name = self.optional(|r| r.text().map(str::to_owned))?,
                 "medium" => stored.medium = self.optional(|r| r.text().map(str::to_owned))?,
                 "extra_keys" => stored.extra = self.optional(|r| r.list(Self::extra))?.unwrap_or_default(),
                 "group_idx" => stored.group = self.optional(Self::unsigned)?,
                 "kv_cache_spec_kind" => stored.kind = self.optional(|r| r.text().map(str::to_owned))?,
-                _ => self.skip(0)?,
+                _ => self.skip()?,
             },
             Some(KvEvent::Removed(removed)) => match name {
                 "block_hashes" => removed.hashes = self.list(Self::hash)?,
                 "medium" => removed.medium = self.optional(|r| r.text().map(str::to_owned))?,
                 "group_idx" => removed.group = self.optional(Self::unsigned)?,
-                _ => self.skip(0)?,
+                _ => self.skip()?,
             },
-            Some(KvEvent::Cleared) | None => self.skip(0)?,
+            Some(KvEvent::Cleared) | None => self.skip()?,
         }
         Ok(())
     }
@@ -210,121 +199,14 @@ impl<'a> Reader<'a> {
                     extra.texts.push(self.text()?.to_owned());
                 }
                 Marker::Bin8 | Marker::Bin16 | Marker::Bin32 => extra.digests.push(fold(self.binary()?)),
-                _ => self.skip(0)?,
+                _ => self.skip()?,
             }
         }
         Ok(extra)
     }
 
     fn token(&mut self) -> Read<u32> {
-        u32::try_from(self.unsigned()?).map_err(|_| EventError("a token id"))
-    }
-
-    fn unsigned(&mut self) -> Read<u64> {
-        decode::read_int(&mut self.bytes).map_err(|_| EventError("an unsigned integer"))
-    }
-
-    fn signed(&mut self) -> Read<i64> {
-        decode::read_int(&mut self.bytes).map_err(|_| EventError("an integer"))
-    }
-
-    /// 64 bits, whatever their sign.
-    fn integer(&mut self) -> Read<u64> {
-        match self.peek()? {
-            Marker::FixNeg(_) | Marker::I8 | Marker::I16 | Marker::I32 | Marker::I64 => {
-                self.signed().map(i64::cast_unsigned)
-            }
-            _ => self.unsigned(),
-        }
-    }
-
-    fn text(&mut self) -> Read<&'a str> {
-        let (text, rest) =
-            decode::read_str_from_slice(self.bytes.remaining_slice()).map_err(|_| EventError("a text"))?;
-        self.bytes = Bytes::new(rest);
-        Ok(text)
-    }
-
-    fn binary(&mut self) -> Read<&'a [u8]> {
-        let length = decode::read_bin_len(&mut self.bytes).map_err(|_| EventError("bytes"))?;
-        self.take(length as usize)
-    }
-
-    fn take(&mut self, length: usize) -> Read<&'a [u8]> {
-        let (taken, rest) = self.bytes.remaining_slice().split_at_checked(length).ok_or(EventError("it ends early"))?;
-        self.bytes = Bytes::new(rest);
-        Ok(taken)
-    }
-
-    fn array(&mut self) -> Read<u32> {
-        decode::read_array_len(&mut self.bytes).map_err(|_| EventError("an array"))
-    }
-
-    fn map(&mut self) -> Read<u32> {
-        decode::read_map_len(&mut self.bytes).map_err(|_| EventError("a map"))
-    }
-
-    /// Grows with what is there, not with what is announced: an element takes a byte at least.
-    fn list<T>(&mut self, mut element: impl FnMut(&mut Self) -> Read<T>) -> Read<Vec<T>> {
-        let length = self.array()? as usize;
-        let mut list = Vec::with_capacity(length.min(self.bytes.remaining_slice().len()).min(1 << 16));
-        for _ in 0..length {
-            list.push(element(self)?);
-        }
-        Ok(list)
-    }
-
-    fn optional<T>(&mut self, read: impl FnOnce(&mut Self) -> Read<T>) -> Read<Option<T>> {
-        if self.nil()? { Ok(None) } else { read(self).map(Some) }
-    }
-
-    /// Whether the next value was nil, and is read.
-    fn nil(&mut self) -> Read<bool> {
-        let nil = self.peek()? == Marker::Null;
-        if nil {
-            self.take(1)?;
-        }
-        Ok(nil)
-    }
-
-    fn peek(&self) -> Read<Marker> {
-        self.bytes.remaining_slice().first().map(|&byte| Marker::from_u8(byte)).ok_or(EventError("it ends early"))
-    }
-
-    /// Passes over one value.
-    fn skip(&mut self, depth: usize) -> Read<()> {
-        if depth > MAX_DEPTH {
-            return Err(EventError("too deep"));
-        }
-        let values = match self.peek()? {
-            Marker::FixArray(_) | Marker::Array16 | Marker::Array32 => u64::from(self.array()?),
-            Marker::FixMap(_) | Marker::Map16 | Marker::Map32 => 2 * u64::from(self.map()?),
-            Marker::FixStr(_) | Marker::Str8 | Marker::Str16 | Marker::Str32 => {
-                let length = decode::read_str_len(&mut self.bytes).map_err(|_| EventError("a text"))?;
-                return self.take(length as usize).map(drop);
-            }
-            Marker::Bin8 | Marker::Bin16 | Marker::Bin32 => return self.binary().map(drop),
-            marker => {
-                self.take(1)?;
-                let length = match marker {
-                    Marker::U8 | Marker::I8 => 1,
-                    Marker::U16 | Marker::I16 | Marker::FixExt1 => 2,
-                    Marker::FixExt2 => 3,
-                    Marker::U32 | Marker::I32 | Marker::F32 => 4,
-                    Marker::FixExt4 => 5,
-                    Marker::U64 | Marker::I64 | Marker::F64 => 8,
-                    Marker::FixExt8 => 9,
-                    Marker::FixExt16 => 17,
-                    Marker::Ext8 | Marker::Ext16 | Marker::Ext32 => return Err(EventError("an extension")),
-                    _ => 0,
-                };
-                return self.take(length).map(drop);
-            }
-        };
-        for _ in 0..values {
-            self.skip(depth + 1)?;
-        }
-        Ok(())
+        u32::try_from(self.unsigned()?).map_err(|_| Misread("a token id"))
     }
 }
 
@@ -343,48 +225,12 @@ fn fold(digest: &[u8]) -> u64 {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use proptest::prelude::*;
     use serde_json::{Value, json};
 
     use super::*;
-
-    /// JSON as msgpack; `{"$bin": "text"}` as bytes.
-    pub(crate) fn msgpack(value: &Value) -> Vec<u8> {
-        let mut out = Vec::new();
-        write(&mut out, value);
-        out
-    }
-
-    fn write(out: &mut Vec<u8>, value: &Value) {
-        use rmp::encode;
-        match value {
-            Value::Null => encode::write_nil(out).unwrap(),
-            Value::Bool(truth) => encode::write_bool(out, *truth).unwrap(),
-            Value::Number(number) => match (number.as_u64(), number.as_i64()) {
-                (Some(number), _) => drop(encode::write_uint(out, number).unwrap()),
-                (_, Some(number)) => drop(encode::write_sint(out, number).unwrap()),
-                _ => encode::write_f64(out, number.as_f64().unwrap()).unwrap(),
-            },
-            Value::String(text) => encode::write_str(out, text).unwrap(),
-            Value::Array(values) => {
-                encode::write_array_len(out, values.len() as u32).unwrap();
-                values.iter().for_each(|value| write(out, value));
-            }
-            Value::Object(map) if map.contains_key("$bin") => {
-                encode::write_bin(out, map["$bin"].as_str().unwrap().as_bytes()).unwrap();
-            }
-            Value::Object(map) => {
-                encode::write_map_len(out, map.len() as u32).unwrap();
-                // `type` first, as msgspec has it.
-                let (first, rest): (Vec<_>, Vec<_>) = map.iter().partition(|(key, _)| *key == "type");
-                for (key, value) in first.into_iter().chain(rest) {
-                    encode::write_str(out, key).unwrap();
-                    write(out, value);
-                }
-            }
-        }
-    }
+    use crate::routing::kv::msgpack::testing::msgpack;
 
     fn read(batch: &Value) -> Result<Vec<KvEvent>, EventError> {
         let mut events = Vec::new();
@@ -477,7 +323,7 @@ pub(crate) mod tests {
         }
         let mut deep = vec![0x92];
         deep.extend([0x91; 100_000]);
-        assert_eq!(read_batch(&deep, |_| ()), Err(EventError("too deep")));
+        assert_eq!(read_batch(&deep, |_| ()), Err(EventError(Misread("too deep"))));
     }
 
     proptest! {

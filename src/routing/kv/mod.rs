@@ -4,7 +4,7 @@
 //! - [`stream`]: one stream of events in order: gaps, replays, restarts.
 //! - [`endpoint`]: the addresses that vLLM names, and which end has to connect.
 //! - [`zmtp`]: the protocol of ZeroMQ's sockets.
-//! - [`events`]: reading the events.
+//! - [`events`]: reading the events; [`msgpack`]: what they are written in.
 //! - [`index`]: which worker holds how much of a prompt.
 //! - [`lane`]: one stream of events, by which the index learns.
 //! - [`ages`]: which of a stream's blocks go first.
@@ -17,6 +17,7 @@ pub mod endpoint;
 pub mod events;
 pub mod index;
 pub mod lane;
+pub mod msgpack;
 pub mod names;
 pub mod sent;
 pub mod stream;

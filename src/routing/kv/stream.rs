@@ -177,7 +177,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::routing::kv::{KvIndex, events::tests::msgpack};
+    use crate::routing::kv::{KvIndex, msgpack::testing::msgpack};
 
     fn stream() -> Stream {
         let index = Arc::new(KvIndex::new(1000));

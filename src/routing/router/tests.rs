@@ -1,5 +1,4 @@
 use super::*;
-use crate::routing::prompt::MediaSpan;
 
 fn candidates(loads: &[usize]) -> Vec<Candidate> {
     let candidate = |(index, &in_flight): (usize, &usize)| Candidate {
@@ -35,24 +34,6 @@ fn router(policy: RoutePolicy) -> Router {
     return Router::new(policy, Weights::default(), Arc::new(KvIndex::new(10_000)));
     #[cfg(not(feature = "mm-routing"))]
     return Router::new(policy, Weights::default());
-}
-
-/// Text, an image, and text of its own.
-fn with_image(image: &str, question: u32) -> Asked {
-    let hash = MmHash::of_identifier(image);
-    let mut ids = vec![7; 100];
-    ids.extend([5; 640]);
-    ids.extend([question; 60]);
-    Asked {
-        affinity: Affinity::new(hash.prefix()),
-        prompt: Prompt::Tokens(Arc::new(PromptTokens {
-            ids,
-            media: vec![MediaSpan { hash, offset: 100, length: 640 }],
-        })),
-        images: vec![hash],
-        mm: Some(MmRoutingInfo::new(vec![MmImage { hash, tokens: 640 }])),
-        ..asked(0)
-    }
 }
 
 #[test]
@@ -129,10 +110,31 @@ fn an_image_goes_to_who_was_sent_it_before_in_another_conversation() {
 #[cfg(feature = "mm-routing")]
 mod mm_kv {
     use super::*;
-    use crate::routing::kv::{
-        blocks::{BlockHasher, CacheScope, chain_keys},
-        events::{BlockExtra, KvEvent, Stored},
+    use crate::routing::{
+        kv::{
+            blocks::{BlockHasher, CacheScope, chain_keys},
+            events::{BlockExtra, KvEvent, Stored},
+        },
+        prompt::MediaSpan,
     };
+
+    /// Text, an image, and text of its own.
+    fn with_image(image: &str, question: u32) -> Asked {
+        let hash = MmHash::of_identifier(image);
+        let mut ids = vec![7; 100];
+        ids.extend([5; 640]);
+        ids.extend([question; 60]);
+        Asked {
+            affinity: Affinity::new(hash.prefix()),
+            prompt: Prompt::Tokens(Arc::new(PromptTokens {
+                ids,
+                media: vec![MediaSpan { hash, offset: 100, length: 640 }],
+            })),
+            images: vec![hash],
+            mm: Some(MmRoutingInfo::new(vec![MmImage { hash, tokens: 640 }])),
+            ..asked(0)
+        }
+    }
 
     /// What a worker publishes when it has computed the prompt.
     fn event(asked: &Asked, size: usize) -> KvEvent {

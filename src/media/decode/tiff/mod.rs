@@ -8,8 +8,9 @@ mod pixels;
 mod tags;
 
 use self::compression::{Compression, undo_differences};
-use self::pixels::{Description, Expander, Kind, Known};
+use self::pixels::{Alpha, Description, Expander, Kind, Known};
 use self::tags::Tags;
+use super::bytes::Endian;
 use super::orientation::{directory_orientation, xmp_orientation};
 use super::raw::palette;
 use super::sniff::Format;
@@ -22,6 +23,8 @@ const FIXED_SCRATCH_BYTES: usize = 256 << 10;
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     expander: Expander,
+    /// Byte order of the file.
+    endian: Endian,
     compression: Compression,
     differences: bool,
     /// Bits in a byte go from the lowest to the highest.
@@ -75,6 +78,26 @@ pub(super) fn probe(bytes: &[u8]) -> Result<Option<Found>, DecodeError> {
     };
     let Some(compression) = known_compression else { return Ok(None) };
     let compressed = compression != Compression::None;
+    // The reference reads each plane as plain bytes, also where there is only one.
+    let plain_planes = tags.planar && !compressed;
+    let reversed_bits = tags.fill_order == 2 && !plain_planes;
+    if reversed_bits && !compressed && matches!(kind, Kind::Index(1 | 2 | 4) | Kind::Grey { depth: 8, inverted: true })
+    {
+        // Listed by the reference, which has no decoder for them.
+        return Err(broken("bits in an order that is not known for their kind"));
+    }
+    let kind = match kind {
+        Kind::Grey { depth, .. } if plain_planes => Kind::Grey { depth, inverted: false },
+        // A fourth plane of which the file does not say what it is: libtiff takes it for an alpha, multiplied in.
+        Kind::Rgb(Alpha::Straight) if tags.planar && compressed && layout.extra.is_empty() => {
+            Kind::Rgb(Alpha::Premultiplied)
+        }
+        kind => kind,
+    };
+    if compressed && !ifd::is_proper_header(bytes) {
+        // libtiff, which the reference asks for these, forgives less.
+        return Err(broken("an improper header"));
+    }
     let offsets = match tags.offsets() {
         Some(offsets) => offsets,
         // libtiff may find a way.
@@ -97,20 +120,27 @@ pub(super) fn probe(bytes: &[u8]) -> Result<Option<Found>, DecodeError> {
     let followed = chunk.height > 0
         // The reference reads planes as bytes, and 16-bit ones only where they are compressed.
         && (planes == 1 || !tiled && (bits_per_sample == 8 || bits_per_sample == 16 && compressed))
-        && (planes == 1 || matches!(kind, Kind::Rgb(pixels::Alpha::None | pixels::Alpha::Straight) | Kind::Cmyk) && layout.extra.is_empty())
+        && (planes == 1 || matches!(kind, Kind::Rgb(_) | Kind::Cmyk) && layout.extra.is_empty())
         && !(compressed && (tags.is_damaged || tags.fill_order != 1 || tags.photometric() == 6))
         && (predictor == 1 || predictor == 2 && matches!(bits_per_sample, 8 | 16))
-        && !(tags.planar && planes == 1 && bits_per_sample != 8 && !compressed);
+        // Of tiles at the right edge, the reference counts whole bytes a row.
+        && !(tiled && !compressed && !(chunk.width as usize * samples * bits_per_sample).is_multiple_of(8))
+        && !(plain_planes && planes == 1 && (bits_per_sample != 8 || tiled && tags.photometric() == 6));
     let chunks_across = width.div_ceil(chunk.width) as usize;
     let chunks_down = if followed { height.div_ceil(chunk.height) as usize } else { 0 };
     let count = chunks_across.saturating_mul(chunks_down).saturating_mul(planes);
     let mut offsets = offsets.to_vec();
     if !compressed && chunk == size && !tags.planar {
-        // Each would be the whole picture; the reference takes the last.
-        offsets.drain(..offsets.len() - 1);
+        // Each would be the whole picture; the reference takes the last, or, of strips that say to be higher, the one furthest
+        // behind in the file.
+        let are_higher = !tiled && tags.rows_per_strip.is_some_and(|rows| rows > height);
+        let taken = if are_higher { offsets.iter().max() } else { offsets.last() };
+        offsets = taken.copied().into_iter().collect();
     }
     let lengths = if compressed { tags.lengths().to_vec() } else { Vec::new() };
-    if !followed || offsets.len() != count || compressed && lengths.len() != count {
+    // Of an only strip or tile that says to be empty, libtiff guesses the length.
+    let is_guessed = compressed && lengths == [0];
+    if !followed || offsets.len() != count || compressed && lengths.len() != count || is_guessed {
         return Ok(None);
     }
     let palette = match kind {
@@ -118,12 +148,18 @@ pub(super) fn probe(bytes: &[u8]) -> Result<Option<Found>, DecodeError> {
         _ => raw::Palette::default(),
     };
     let pixel_bytes = (samples * bits_per_sample / 8).max(1);
-    let expander = Expander { kind, endian, pixel_bytes, sample_bytes: bits_per_sample.div_ceil(8), palette };
+    let sample_endian = match kind {
+        // Libtiff turns samples round where the file is big-endian, and the reference, of these kinds, once more.
+        Kind::Signed16 | Kind::Signed32 | Kind::Float32 if compressed => Endian::Little,
+        _ => endian,
+    };
+    let sample_bytes = bits_per_sample.div_ceil(8);
     let plan = Plan {
-        expander,
+        expander: Expander { kind, endian: sample_endian, pixel_bytes, sample_bytes, palette },
+        endian,
         compression,
         differences: predictor == 2,
-        reversed_bits: tags.fill_order == 2,
+        reversed_bits,
         samples: if planes > 1 { 1 } else { samples },
         bits_per_sample,
         planes,
@@ -132,6 +168,10 @@ pub(super) fn probe(bytes: &[u8]) -> Result<Option<Found>, DecodeError> {
         offsets,
         lengths,
     };
+    if compressed && !tiled && tags.rows_per_strip.is_some_and(|rows| rows != u32::MAX && rows > i32::MAX as u32) {
+        // One more would say that there is one strip.
+        return Err(broken("strips of more than two thousand million rows"));
+    }
     if compression == Compression::Lzw
         && plan.data(bytes, 0).is_some_and(|data| matches!(data, [0, second, ..] if second & 1 == 1))
     {
@@ -207,7 +247,12 @@ impl Plan {
             return self.uncompressed(bytes, index, rows, columns);
         }
         let rows_there = if self.tiled && self.compression != Compression::None { self.chunk.height } else { rows };
-        scratch.resize(self.chunk_bytes(rows_there), 0);
+        let length = self.chunk_bytes(rows_there);
+        // Before memory is taken for a tile that may be much larger than the picture.
+        if !self.data(bytes, index).is_some_and(|data| self.compression.can_fill(data.len(), length)) {
+            return Err(DecodeError::Truncated(Format::Tiff));
+        }
+        scratch.resize(length, 0);
         self.fill(bytes, index, columns, scratch)?;
         Ok(scratch)
     }
@@ -240,7 +285,7 @@ impl Plan {
         if self.differences {
             let (samples, sample_bytes) = (self.samples, self.bits_per_sample / 8);
             let rows = out.chunks_exact_mut(self.row_bytes());
-            rows.for_each(|row| undo_differences(row, samples, sample_bytes, self.expander.endian));
+            rows.for_each(|row| undo_differences(row, samples, sample_bytes, self.endian));
         }
         Ok(())
     }

@@ -7,6 +7,8 @@ use super::super::ifd;
 
 /// More samples than that are refused by the reference.
 const MAX_SAMPLES: u32 = 6;
+/// Longer directories are refused by libtiff.
+const MAX_ENTRIES: u16 = 4096;
 
 /// Tags as they are stored, defaults filled in.
 #[derive(Debug)]
@@ -71,21 +73,22 @@ impl<'a> Tags<'a> {
             is_odd: false,
             is_damaged: false,
         };
-        let mut seen = std::collections::HashSet::new();
         let all = ifd::walk(bytes, endian, at, |entry| {
-            // The first of a kind counts.
-            if seen.insert(entry.tag) {
-                tags.take(entry, endian);
-            }
+            tags.take(entry, endian);
             ControlFlow::Continue(())
         });
-        let next_directory =
-            endian.u16(bytes, at).and_then(|count| endian.u32(bytes, at + 2 + usize::from(count) * 12));
+        let next_directory = endian
+            .u16(bytes, at)
+            .filter(|count| *count <= MAX_ENTRIES)
+            .and_then(|count| endian.u32(bytes, at + 2 + usize::from(count) * 12));
         let per_sample =
             |list: &Option<Vec<u32>>| list.as_ref().is_none_or(|list| list.len() == tags.samples.unwrap_or(1) as usize);
+        let has_tiles = tags.tile_width.or(tags.tile_height).is_some() || tags.tile_offsets.is_some();
         tags.is_damaged |= all == ifd::Seen::Some
+            || tags.strip_offsets.is_some() && has_tiles
             || next_directory.is_none()
             || tags.photometric.is_none()
+            || tags.photometric == Some(3) && !tags.has_whole_palette()
             || !per_sample(&tags.bits)
             || !per_sample(&tags.sample_format);
         tags
@@ -94,6 +97,18 @@ impl<'a> Tags<'a> {
     fn take(&mut self, entry: ifd::Entry<'a>, endian: Endian) {
         if entry.tag == 700 {
             self.xmp = matches!(entry.kind, 1 | 7).then_some(entry.value);
+            return;
+        }
+        if matches!(entry.tag, 34665 | 34853 | 40965) {
+            // Directories of EXIF: a place before the beginning of the file is an error to the reference.
+            self.is_odd |= entry.tag == 40965 || matches!(entry.kind, 6 | 8 | 9 | 16);
+            return;
+        }
+        if matches!(entry.tag, 280 | 281 | 340 | 341 | 32996) {
+            // Nothing to the reference, but libtiff wants as many as there are samples, all alike.
+            let values = entry.numbers(endian).unwrap_or_default();
+            let count = self.samples.unwrap_or(1) as usize;
+            self.is_damaged |= values.len() != count || values.iter().any(|value| *value != values[0]);
             return;
         }
         let is_ours =
@@ -109,7 +124,11 @@ impl<'a> Tags<'a> {
             258 => &mut self.bits,
             273 => &mut self.strip_offsets,
             279 => &mut self.strip_lengths,
-            320 => &mut self.colour_map,
+            320 => {
+                // libtiff has to know by then how many colours there should be.
+                self.is_damaged |= self.bits.is_none();
+                &mut self.colour_map
+            }
             324 => &mut self.tile_offsets,
             325 => &mut self.tile_lengths,
             338 => &mut self.extra,
@@ -140,6 +159,14 @@ impl<'a> Tags<'a> {
             322 => self.tile_width = Some(value),
             323 => self.tile_height = Some(value),
             _ => {}
+        }
+    }
+
+    /// Whether there is a colour for each index, as libtiff wants it of indices of less than a byte.
+    fn has_whole_palette(&self) -> bool {
+        match (self.bits.as_deref(), &self.colour_map) {
+            (Some([bits @ 0..8, ..]), Some(colours)) => colours.len() == 3 << bits,
+            (bits, _) => bits.is_some(),
         }
     }
 

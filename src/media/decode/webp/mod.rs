@@ -25,8 +25,8 @@ pub(super) fn probe(bytes: &[u8]) -> Result<Found, DecodeError> {
     let demuxer = Demuxer::new(bytes).map_err(refused)?;
     let (height, width) = demuxer.canvas();
     let size = Size { height, width };
-    // The header that cannot be read is taken for one with transparency, as in the reference.
-    let has_alpha = binding::has_alpha(bytes).unwrap_or(true);
+    // libwebp's demultiplexer forgives headers that its decoder does not, and the reference asks both.
+    let has_alpha = binding::has_alpha(bytes).ok_or_else(|| DecodeError::corrupt(Format::WebP, "a broken header"))?;
     let orientation = Orientation::from_metadata(demuxer.chunk(c"EXIF"), demuxer.chunk(c"XMP "));
     let pixels = usize::try_from(size.pixels()).unwrap_or(usize::MAX);
     let rgba = if has_alpha { 4 } else { 0 };
