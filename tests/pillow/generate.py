@@ -1,6 +1,7 @@
 """Makes random images, whole and damaged, and says what vLLM makes of each: a JSON line an image on standard output.
 
-Usage: generate.py SEED COUNT. Needs pillow==13.0.0 and numpy.
+Usage: generate.py SEED COUNT. For each of COUNT images, the file that Pillow writes, two damaged ones, and five PNGs
+that Pillow would not write. Needs pillow==13.0.0 and numpy.
 """
 
 import base64
@@ -12,6 +13,7 @@ import sys
 import numpy as np
 from PIL import Image, PngImagePlugin
 
+import png_streams
 from reference import describe
 
 SIDES = [1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 64, 100]
@@ -160,11 +162,13 @@ def main() -> None:
             print(f"{name} {mode} {chosen}: {error}", file=sys.stderr)
             continue
         data = buffer.getvalue()
-        files = [("whole", data)] + [("damaged", damage(rng, data)) for _ in range(2)]
+        files = [(f"{name} {mode} whole", data)]
+        files += [(f"{name} {mode} damaged", damage(rng, data)) for _ in range(2)]
+        files += [(f"PNG stream {number}", png_streams.picture(rng)) for number in range(5)]
         for kind, file in files:
             if not file:
                 continue
-            line = {"name": f"{seed}/{made} {name} {mode} {kind}", "file": base64.b64encode(file).decode()}
+            line = {"name": f"{seed}/{made} {kind}", "file": base64.b64encode(file).decode()}
             print(json.dumps(line | describe(file)))
         made += 1
 

@@ -26,8 +26,6 @@ pub(super) struct Chunks<'a> {
     pub(super) orientation: Orientation,
     /// Where the first chunk of image data begins.
     pub(super) data_at: usize,
-    /// Whether the file ends in or right after the image data.
-    pub(super) cut: bool,
     /// The rectangle that the image data fills, where it is the first frame of an animation.
     pub(super) frame: Option<Frame>,
 }
@@ -75,7 +73,8 @@ pub(super) fn read<'a>(bytes: &'a [u8], limits: &DecodeLimits) -> Result<Chunks<
     let first = loop {
         let chunk = Chunk::at(bytes, at).ok_or(DecodeError::Truncated(Format::Png))?;
         match &chunk.name {
-            b"IDAT" | b"fdAT" => break chunk,
+            // Before a header, the reference passes over image data.
+            b"IDAT" | b"fdAT" if reader.mode().is_some() => break chunk,
             b"IEND" => return Err(broken("no image data")),
             _ => {}
         }
@@ -101,7 +100,6 @@ pub(super) fn read<'a>(bytes: &'a [u8], limits: &DecodeLimits) -> Result<Chunks<
     let palette = reader.palette;
     let data_at = at;
     at = reader.pass_data(at)?;
-    let cut = Chunk::at(bytes, at).is_none();
     // What follows may stop anywhere, but not inside a chunk.
     reader.header = Some(Header { size: header.size, mode: Some(mode), interlaced: header.interlaced });
     while let Some(chunk) = Chunk::at(bytes, at) {
@@ -120,7 +118,6 @@ pub(super) fn read<'a>(bytes: &'a [u8], limits: &DecodeLimits) -> Result<Chunks<
         transparency: reader.transparency,
         orientation: reader.texts.orientation(),
         data_at,
-        cut,
         frame,
     })
 }
@@ -182,7 +179,11 @@ impl<'a> Reader<'a> {
         match &name {
             b"IHDR" => {
                 at_least(13)?;
-                self.header = Some(read_header(content)?);
+                let header = read_header(content)?;
+                // A second header takes the place of the first, but for a mode that it does not have.
+                let mode = header.mode.or(self.mode());
+                let interlaced = header.interlaced || self.header.as_ref().is_some_and(|first| first.interlaced);
+                self.header = Some(Header { mode, interlaced, ..header });
             }
             b"PLTE" if self.mode().is_some_and(ColourMode::is_palette) => self.palette = Some(content),
             b"tRNS" => {

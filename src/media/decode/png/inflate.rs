@@ -1,11 +1,9 @@
-//! Inflating texts and profiles within the reference's bounds and a budget of ours, and image data of cut files once
-//! more.
+//! Inflating texts and profiles within the reference's bounds and a budget of ours.
 
 use flate2::{Decompress, FlushDecompress, Status};
 
 use super::super::DecodeError;
 use super::super::sniff::Format;
-use super::chunks::Chunk;
 
 /// The reference refuses a file with a text or profile that inflates to more.
 const MAX_ONE_BYTES: usize = 1 << 20;
@@ -71,50 +69,6 @@ impl Inflater {
 fn too_large(limit: usize) -> DecodeError {
     let limit = limit as u64;
     DecodeError::TooLarge { format: Format::Png, what: "compressed metadata in bytes", value: limit + 1, limit }
-}
-
-/// Whether the reference takes the image data from the chunk at `data_at` on for whole although the file ends with it, or
-/// with something else than a chunk behind it.
-///
-/// Our decoder is content when it has all pixels. The reference stops where it has no more input, even if the last bytes
-/// that it took stand for several rows: so it gets there only if a byte of the data is left when all rows but the last, which
-/// are `all_but_last_row` bytes, are out. Also, chunks in which it need not look for pixels have to be whole. A second
-/// inflation is the price of a cut file only.
-pub(super) fn reaches_its_end(bytes: &[u8], data_at: usize, all_but_last_row: usize) -> bool {
-    let mut decoder = Decompress::new(true);
-    let mut discarded = vec![0; 64 << 10];
-    let mut at = data_at;
-    while let Some(chunk) = Chunk::at(bytes, at).filter(Chunk::is_data) {
-        let number_bytes = if &chunk.name == b"fdAT" { 4 } else { 0 };
-        let is_last = !Chunk::at(bytes, chunk.end()).is_some_and(|next| next.is_data());
-        let end = chunk.content.end.min(bytes.len()) - usize::from(is_last);
-        let content = chunk.content.start + number_bytes..end;
-        let mut content = bytes.get(content).unwrap_or_default();
-        loop {
-            let before = (decoder.total_in(), decoder.total_out());
-            let Ok(status) = decoder.decompress(content, &mut discarded, FlushDecompress::None) else { return true };
-            content = &content[(decoder.total_in() - before.0) as usize..];
-            if status == Status::StreamEnd || decoder.total_out() > all_but_last_row as u64 {
-                return !rest_is_cut(bytes, chunk.end());
-            }
-            if (decoder.total_in(), decoder.total_out()) == before {
-                break;
-            }
-        }
-        at = chunk.end();
-    }
-    false
-}
-
-/// Whether a chunk from `at` on ends beyond the file.
-fn rest_is_cut(bytes: &[u8], mut at: usize) -> bool {
-    while let Some(chunk) = Chunk::at(bytes, at) {
-        if chunk.content.end > bytes.len() {
-            return true;
-        }
-        at = chunk.end();
-    }
-    false
 }
 
 #[cfg(test)]

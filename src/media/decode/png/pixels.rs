@@ -37,21 +37,6 @@ impl ColourMode {
         })
     }
 
-    /// Depth and colour type for a header. A palette's indices are announced as greys, so that nobody misses the palette.
-    pub(super) fn header_bytes(self) -> [u8; 2] {
-        match self {
-            Self::Grey(depth) => [depth, 0],
-            Self::Grey16 => [16, 0],
-            Self::Rgb => [8, 2],
-            Self::Rgb16 => [16, 2],
-            Self::Palette(depth) => [depth, 0],
-            Self::GreyAlpha => [8, 4],
-            Self::GreyAlpha16 => [16, 4],
-            Self::Rgba => [8, 6],
-            Self::Rgba16 => [16, 6],
-        }
-    }
-
     pub(super) fn is_palette(self) -> bool {
         matches!(self, Self::Palette(_))
     }
@@ -65,6 +50,11 @@ impl ColourMode {
             Self::GreyAlpha16 | Self::Rgba => 32,
             Self::Rgba16 => 64,
         }
+    }
+
+    /// Bytes of a pixel; 1 where several share one.
+    pub(super) fn pixel_bytes(self) -> usize {
+        self.bits_per_pixel().div_ceil(8)
     }
 
     /// Bytes of a stored row of `width` pixels.

@@ -29,6 +29,20 @@ impl Compression {
         matches!(self, Self::Lzw | Self::Deflate)
     }
 
+    /// Whether so many bytes can be that many when decompressed.
+    pub(super) fn can_fill(self, stored_bytes: usize, bytes: usize) -> bool {
+        let most_of_one = match self {
+            // The end of the last row may be missing.
+            Self::None => return true,
+            // A code of nine bits or more is a string of the table.
+            Self::Lzw => 1 << 12,
+            // The longest match takes two bits at the least.
+            Self::Deflate => 258 * 8 / 2,
+            Self::PackBits => 128 / 2,
+        };
+        stored_bytes.saturating_mul(most_of_one) >= bytes
+    }
+
     /// Fills `out`; `None` if the data is broken or does not suffice.
     pub(super) fn undo(self, data: &[u8], out: &mut [u8]) -> Option<()> {
         match self {
@@ -154,6 +168,27 @@ fn undo_byte_differences<const SAMPLES: usize>(row: &mut [u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The best that each can do is not refused.
+    #[test]
+    fn what_can_be_filled_is_tried() {
+        for (compression, data, length) in [
+            (Compression::PackBits, vec![129, 0, 129, 0], 256),
+            (Compression::Deflate, deflated(&vec![0; 1 << 20]), 1 << 20),
+            (Compression::Lzw, nine_bits(&[256, 7, 258, 259, 260]), 10),
+        ] {
+            let mut out = vec![0; length];
+            assert_eq!(compression.undo(&data, &mut out), Some(()), "{compression:?}");
+            assert!(compression.can_fill(data.len(), length), "{compression:?}");
+            assert!(!compression.can_fill(data.len(), 1 << 31), "{compression:?}");
+        }
+    }
+
+    fn deflated(data: &[u8]) -> Vec<u8> {
+        let mut encoder = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::best());
+        std::io::Write::write_all(&mut encoder, data).unwrap();
+        encoder.finish().unwrap()
+    }
 
     #[test]
     fn pack_bits() {

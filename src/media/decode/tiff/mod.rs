@@ -168,10 +168,9 @@ pub(super) fn probe(bytes: &[u8]) -> Result<Option<Found>, DecodeError> {
         offsets,
         lengths,
     };
-    // The reference takes room for a strip as high as the file says, though the picture be lower; but no more than 2 GiB.
-    let strip_rows = tags.rows_per_strip.filter(|&rows| !tiled && rows > height && rows != u32::MAX);
-    if compressed && strip_rows.is_some_and(|rows| plan.chunk_bytes(rows) > i32::MAX as usize) {
-        return Err(broken("strips of more than 2 GiB"));
+    if compressed && !tiled && tags.rows_per_strip.is_some_and(|rows| rows != u32::MAX && rows > i32::MAX as u32) {
+        // One more would say that there is one strip.
+        return Err(broken("strips of more than two thousand million rows"));
     }
     if compression == Compression::Lzw
         && plan.data(bytes, 0).is_some_and(|data| matches!(data, [0, second, ..] if second & 1 == 1))
@@ -248,7 +247,12 @@ impl Plan {
             return self.uncompressed(bytes, index, rows, columns);
         }
         let rows_there = if self.tiled && self.compression != Compression::None { self.chunk.height } else { rows };
-        scratch.resize(self.chunk_bytes(rows_there), 0);
+        let length = self.chunk_bytes(rows_there);
+        // Before memory is taken for a tile that may be much larger than the picture.
+        if !self.data(bytes, index).is_some_and(|data| self.compression.can_fill(data.len(), length)) {
+            return Err(DecodeError::Truncated(Format::Tiff));
+        }
+        scratch.resize(length, 0);
         self.fill(bytes, index, columns, scratch)?;
         Ok(scratch)
     }

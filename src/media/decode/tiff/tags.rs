@@ -83,7 +83,9 @@ impl<'a> Tags<'a> {
             .and_then(|count| endian.u32(bytes, at + 2 + usize::from(count) * 12));
         let per_sample =
             |list: &Option<Vec<u32>>| list.as_ref().is_none_or(|list| list.len() == tags.samples.unwrap_or(1) as usize);
+        let has_tiles = tags.tile_width.or(tags.tile_height).is_some() || tags.tile_offsets.is_some();
         tags.is_damaged |= all == ifd::Seen::Some
+            || tags.strip_offsets.is_some() && has_tiles
             || next_directory.is_none()
             || tags.photometric.is_none()
             || tags.photometric == Some(3) && !tags.has_whole_palette()
@@ -95,6 +97,11 @@ impl<'a> Tags<'a> {
     fn take(&mut self, entry: ifd::Entry<'a>, endian: Endian) {
         if entry.tag == 700 {
             self.xmp = matches!(entry.kind, 1 | 7).then_some(entry.value);
+            return;
+        }
+        if matches!(entry.tag, 34665 | 34853 | 40965) {
+            // Directories of EXIF: a place before the beginning of the file is an error to the reference.
+            self.is_odd |= entry.tag == 40965 || matches!(entry.kind, 6 | 8 | 9 | 16);
             return;
         }
         if matches!(entry.tag, 280 | 281 | 340 | 341 | 32996) {
