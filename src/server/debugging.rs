@@ -7,7 +7,8 @@ use tokio::time::Instant;
 
 use super::{
     headers,
-    send::{Answer, LoadedRequest, SendTimes},
+    plan::LoadedRequest,
+    send::{Answer, SendTimes},
 };
 use crate::{
     media::{loader::LoadTimes, picture::Media},

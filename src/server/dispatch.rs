@@ -1,5 +1,5 @@
-//! From a request whose images are loaded to a worker's answer: choose a worker, attempt, and go on to another way or
-//! another worker where that is safe.
+//! From a request whose images are loaded to a worker's answer: choose a worker, let it have its turn, and go on to
+//! another where that is safe.
 
 use std::sync::Arc;
 
@@ -9,16 +9,17 @@ use super::{
     answer::Refusal,
     app::App,
     body, models,
-    send::{Answer, Attempt, LoadedRequest, RefusalKind, Way, attempt},
+    plan::LoadedRequest,
+    send::{Answer, Delivery, End},
     surface::Again,
+    turn::turn,
 };
 use crate::{
-    media::{content::MediaId, error::MediaError},
+    media::error::MediaError,
     memory::BudgetError,
     observe,
     routing::{Asked, Candidate, Decision},
-    transfer::{Landing, PushError},
-    worker::{Belief, InFlight, Worker, WorkerId, circuit::Outcome, load::Work},
+    worker::{InFlight, Worker, WorkerId, circuit::Outcome, load::Work},
 };
 
 /// Who may get a request.
@@ -49,9 +50,13 @@ pub struct Dispatched {
     pub decision: Decision,
 }
 
-/// Attempts until a worker answers. A worker that cannot be connected to is passed over, and so is, once, one whose
-/// connection broke before the first byte of its answer, where the surface says that this is safe. A refusal of
-/// its plugin is answered by pushing once more (what it may cure) and then by going inline, unseen by the client.
+/// One worker after another, until one answers:
+///
+/// - One that cannot be connected to is passed over.
+/// - So is, once, one whose connection broke before the first byte of its answer, where the surface says that this is
+///   safe. Where there is no other it is asked again itself: it may have closed an idle connection just then.
+/// - So is, once, one that answers 503, and that is the answer if no other has a better one.
+/// - One without landing memory to spare waits for those who have some to be tried.
 pub async fn dispatch(
     app: &App,
     to_worker: HeaderMap,
@@ -59,149 +64,145 @@ pub async fn dispatch(
     target: &Target<'_>,
     asked: &Asked,
 ) -> Result<Dispatched, Box<Refusal>> {
-    let mut passed_over: Vec<WorkerId> = Vec::new();
-    // Workers that had no landing memory to spare: passed over as long as there is another.
-    let mut full: Vec<WorkerId> = Vec::new();
-    let mut unreachable = false;
-    let mut broke_off = false;
-    let mut unavailable = None;
-    // What the gateway itself could not do.
-    let mut unable: Option<Refusal> = None;
-    loop {
-        let workers = app.registry.available();
-        let may = |worker: &Worker| target.allows(worker) && request.fits(worker);
-        let left = || workers.iter().filter(|worker| !passed_over.contains(&worker.id) && may(worker));
-        let with_room = left().filter(|worker| !full.contains(&worker.id)).count();
-        let elsewhere = with_room > 1;
-        let candidates: Vec<_> = left()
-            .filter(|worker| with_room == 0 || !full.contains(&worker.id))
-            .map(|worker| candidate(worker))
-            .collect();
-        let decision = app.router.choose(asked, &candidates);
-        let chosen = decision.and_then(|decision| {
-            workers.iter().find(|worker| worker.id.index() == decision.index).map(|worker| (decision, worker))
-        });
-        let Some((decision, worker)) = chosen else {
-            if let Some(unavailable) = unavailable {
-                return Ok(unavailable);
-            }
-            if let Some(refusal) = unable {
-                return Err(Box::new(refusal));
-            }
-            return Err(Box::new(match unreachable {
-                true => Refusal::bad_gateway(),
-                false if app.registry.all().iter().any(|worker| worker.is_full()) => Refusal::workers_overloaded(),
-                false => Refusal::no_worker(),
-            }));
-        };
-        let Some(mut in_flight) = worker.enter() else {
-            // Another request has become its probe meanwhile, or has taken its last place.
-            passed_over.push(worker.id);
-            continue;
-        };
+    let mut search = Search::new(app, request, target);
+    while let Some(Chosen { worker, decision, mut in_flight, others, elsewhere }) = search.next(asked) {
         in_flight.must_answer_by(request.deadline.of_server());
         tracing::debug!(worker = %worker.label, %decision, terms = ?decision.terms, "routed");
         observe::routed(decision.reason.name());
         let work = worker.load.begin(decision.new_tokens(), decision.tokens);
-        let mut way = request.best_way(worker);
-        let mut not_known: Option<(Vec<MediaId>, Arc<Belief>)> = None;
-        let mut pushed_again = false;
-        loop {
-            match attempt(app, worker, to_worker.clone(), request, way, elsewhere).await {
-                Attempt::Answer(answer) => {
-                    in_flight.head(outcome_of(answer.status));
-                    if answer.body.rest.is_none() {
-                        in_flight.ended(Outcome::Success);
-                    }
-                    if answer.status.is_success() && !answer.slots.is_empty() {
-                        worker.landed();
-                    }
-                    // Only an answer to the same request with pixels shows that it was the belief that was wrong.
-                    if let Some((ids, belief)) = not_known.filter(|_| answer.status.is_success()) {
-                        observe::transfer("uuid_miss");
-                        belief.was_wrong(&ids);
-                        // That they were not there is past: they were processed just now.
-                        request.teach(&belief);
-                    }
-                    let again = request.surface.again == Again::Safe && unavailable.is_none();
-                    let others = candidates.len() > 1;
-                    let declined = answer.status == StatusCode::SERVICE_UNAVAILABLE;
-                    let dispatched = Dispatched { answer, in_flight, work, decision };
-                    if declined && again && others {
-                        // It said that it did not begin: another may be able to. If none is, this is the answer.
-                        passed_over.push(worker.id);
-                        unavailable = Some(dispatched);
-                        break;
-                    }
+        let delivery = Delivery { app, worker: &worker, headers: &to_worker, request, elsewhere };
+        // What may not be sent twice must not meet a connection that is just being closed.
+        let client = if request.surface.again == Again::Safe { app.client.http() } else { app.client.fresh() };
+        let mut end = turn(&delivery, client).await;
+        if matches!(end, End::Unanswered) && !others && search.forgives_a_break() {
+            worker.look.notify_one();
+            end = turn(&delivery, app.client.fresh()).await;
+        }
+        match end {
+            End::Answer(answer) => {
+                in_flight.head(outcome_of(answer.status));
+                if answer.body.rest.is_none() {
+                    in_flight.ended(Outcome::Success);
+                }
+                let declined = answer.status == StatusCode::SERVICE_UNAVAILABLE;
+                let dispatched = Dispatched { answer, in_flight, work, decision };
+                if !(declined && others && search.forgives_a_503()) {
                     return Ok(dispatched);
                 }
-                Attempt::NotKnown { ids, belief } => {
-                    not_known = Some((ids, belief));
-                    way = Way::Push;
+                search.declined = Some(dispatched);
+            }
+            End::NoRoom => {
+                observe::transfer("no_room");
+                search.full.push(worker.id);
+                continue;
+            }
+            End::NoMemory(error) => {
+                let refusal = no_memory(&error);
+                // Another may have landing memory, and so need no such body.
+                if !others || matches!(error, BudgetError::Busy { .. }) {
+                    return Err(Box::new(refusal));
                 }
-                Attempt::NoRoom => {
-                    observe::transfer("no_room");
-                    full.push(worker.id);
-                    break;
+                search.refusal = Some(refusal);
+            }
+            End::Unreachable => {
+                in_flight.ended(Outcome::Failure);
+                worker.unreachable();
+                search.refusal.get_or_insert_with(Refusal::bad_gateway);
+            }
+            End::Unanswered | End::Broken => {
+                in_flight.ended(Outcome::Failure);
+                if !search.forgives_a_break() {
+                    return Err(Box::new(Refusal::bad_gateway()));
                 }
-                Attempt::NoMemory(error) => {
-                    let refusal = no_memory(&error);
-                    // Another may have landing memory, and so need no such body.
-                    if candidates.len() == 1 || matches!(error, BudgetError::Busy { .. }) {
-                        return Err(Box::new(refusal));
-                    }
-                    unable = Some(refusal);
-                    passed_over.push(worker.id);
-                    break;
-                }
-                Attempt::Unreachable { connected } => {
-                    in_flight.ended(Outcome::Failure);
-                    // One that broke off may have been ended by this very request: others see it once more at most.
-                    let again = request.surface.again == Again::Safe;
-                    if connected && (!again || std::mem::replace(&mut broke_off, true)) {
-                        return Err(Box::new(Refusal::bad_gateway()));
-                    }
-                    if connected {
-                        worker.look.notify_one();
-                    } else {
-                        worker.unreachable();
-                    }
-                    unreachable = true;
-                    passed_over.push(worker.id);
-                    break;
-                }
-                Attempt::Refused { kind: RefusalKind::Stale, .. } if !pushed_again => {
-                    observe::transfer("stale");
-                    pushed_again = true;
-                    way = Way::Push;
-                }
-                Attempt::Refused { kind, landing } => {
-                    tracing::info!(worker = %worker.label, ?kind, "reference refused, going inline");
-                    observe::transfer(match kind {
-                        RefusalKind::Bad => "refused_bad",
-                        RefusalKind::Stale => "refused_stale",
-                        RefusalKind::Gone => "refused_gone",
-                        RefusalKind::Late => "refused_late",
-                    });
-                    match kind {
-                        RefusalKind::Gone => give_up(&landing, worker),
-                        RefusalKind::Late => worker.did_not_land(&landing),
-                        RefusalKind::Bad | RefusalKind::Stale => {}
-                    }
-                    way = Way::Inline;
-                }
-                Attempt::PushFailed { error, landing } => {
-                    tracing::info!(worker = %worker.label, %error, "push failed, going inline");
-                    observe::transfer("push_failed");
-                    match error {
-                        // It may still arrive, and keeps its source until then.
-                        PushError::Deadline => worker.did_not_land(&landing),
-                        PushError::Failed | PushError::Forgotten | PushError::AgentGone => give_up(&landing, worker),
-                    }
-                    way = Way::Inline;
-                }
+                worker.look.notify_one();
+                search.refusal.get_or_insert_with(Refusal::bad_gateway);
             }
         }
+        search.passed_over.push(worker.id);
+    }
+    search.without_answer()
+}
+
+/// The search for a worker that answers a request: who is left to be asked, and what is said if nobody is.
+struct Search<'a> {
+    app: &'a App,
+    request: &'a LoadedRequest<'a>,
+    target: &'a Target<'a>,
+    /// Not asked again.
+    passed_over: Vec<WorkerId>,
+    /// Had no landing memory to spare: asked again only where no other is left.
+    full: Vec<WorkerId>,
+    /// Whether a connection broke. The request may have ended a worker, and another sees it once at most.
+    broke: bool,
+    /// The first answer of 503: who gave it did not begin.
+    declined: Option<Dispatched>,
+    /// What else went wrong; what the gateway itself could not do comes first.
+    refusal: Option<Refusal>,
+}
+
+/// A worker whose turn it is, with the request counted as being on it.
+struct Chosen {
+    worker: Arc<Worker>,
+    decision: Decision,
+    in_flight: InFlight,
+    /// Whether others could have been chosen.
+    others: bool,
+    /// Whether others could that may have room.
+    elsewhere: bool,
+}
+
+impl<'a> Search<'a> {
+    fn new(app: &'a App, request: &'a LoadedRequest<'a>, target: &'a Target<'a>) -> Self {
+        let (passed_over, full) = (Vec::new(), Vec::new());
+        Search { app, request, target, passed_over, full, broke: false, declined: None, refusal: None }
+    }
+
+    /// The best of those who are left.
+    fn next(&mut self, asked: &Asked) -> Option<Chosen> {
+        loop {
+            let mut left = self.app.registry.available();
+            left.retain(|worker| self.may_ask(worker));
+            let (full, roomy): (Vec<_>, Vec<_>) = left.into_iter().partition(|worker| self.full.contains(&worker.id));
+            let elsewhere = roomy.len() > 1;
+            let left = if roomy.is_empty() { full } else { roomy };
+            let candidates: Vec<_> = left.iter().map(|worker| candidate(worker)).collect();
+            let decision = self.app.router.choose(asked, &candidates)?;
+            let worker = left.into_iter().find(|worker| worker.id.index() == decision.index)?;
+            match worker.enter() {
+                Some(in_flight) => {
+                    return Some(Chosen { worker, decision, in_flight, others: candidates.len() > 1, elsewhere });
+                }
+                // Another request has become its probe meanwhile, or has taken its last place.
+                None => self.passed_over.push(worker.id),
+            }
+        }
+    }
+
+    fn may_ask(&self, worker: &Worker) -> bool {
+        !self.passed_over.contains(&worker.id) && self.target.allows(worker) && self.request.fits(worker)
+    }
+
+    /// Whether the request may be sent again after a connection broke: once, where it has no effects that could happen twice.
+    fn forgives_a_break(&mut self) -> bool {
+        self.request.surface.again == Again::Safe && !std::mem::replace(&mut self.broke, true)
+    }
+
+    /// Whether another may be asked after an answer of 503.
+    fn forgives_a_503(&self) -> bool {
+        self.request.surface.again == Again::Safe && self.declined.is_none()
+    }
+
+    /// What is said when nobody is left.
+    fn without_answer(self) -> Result<Dispatched, Box<Refusal>> {
+        if let Some(declined) = self.declined {
+            return Ok(declined);
+        }
+        Err(Box::new(self.refusal.unwrap_or_else(
+            || match self.app.registry.all().iter().any(|worker| worker.is_full()) {
+                true => Refusal::workers_overloaded(),
+                false => Refusal::no_worker(),
+            },
+        )))
     }
 }
 
@@ -233,10 +234,4 @@ pub fn outcome_of(status: StatusCode) -> Outcome {
         StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => Outcome::Failure,
         _ => Outcome::Success,
     }
-}
-
-/// Closes a landing, which may no longer be the worker's; the monitor attaches anew.
-fn give_up(landing: &Landing, worker: &Worker) {
-    landing.close();
-    worker.look.notify_one();
 }

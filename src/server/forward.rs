@@ -20,8 +20,10 @@ use super::{
     dispatch::{Dispatched, Target, dispatch},
     headers, models,
     others::{self, OtherFiles},
-    pass_on, resize, responses,
-    send::{Answer, AnswerBody, LoadedRequest},
+    pass_on,
+    plan::LoadedRequest,
+    resize, responses,
+    send::{Answer, AnswerBody},
     surface::Surface,
     terms::{self, Terms},
     told::Told,
@@ -90,7 +92,8 @@ async fn serve(
         }
     };
     let Loaded { media, others } = loaded;
-    let names = terms::names(&app.url_names, &scope, &client, &media);
+    let name = || terms::names(&app.url_names, &scope, &client, &media);
+    let names = app.scans.aside(terms::named_bytes(&client, &media), name).await;
     let (body, request) = (&body.bytes, &client);
     let terms = Terms { body, scope: &scope, client: request, media: &media, names: &names };
     let asked = terms.ask(app, surface).await;

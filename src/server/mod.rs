@@ -7,8 +7,9 @@
 //! - [`scan`]: what a body holds, found without holding up others. [`others`]: its video and audio.
 //! - [`resize`]: whether its images are brought to the model's size first.
 //! - [`terms`]: what a request asks of routing.
-//! - [`dispatch`]: from a loaded request to an answer: which worker, which way, and what next when that fails.
-//! - [`send`]: one prepared request to one worker: push, inline, and what a worker's refusal means.
+//! - [`dispatch`]: from a loaded request to an answer: which worker, and who else when that fails.
+//! - [`turn`]: one worker's turn with it: which way, and which other when that fails.
+//! - [`send`]: one attempt: pushes start, the request goes out, and what came back. [`plan`]: how its images travel.
 //! - [`told`]: what an answer tells routing while it passes; `verify`, what the worker's events tell later.
 //! - [`pass_on`]: a worker's answer becomes the client's.
 //! - [`relay`]: what goes to a worker as it comes: [`uploads`], [`responses`] that a worker keeps, [`extra`] routes.
@@ -42,6 +43,7 @@ pub mod listen;
 pub mod models;
 pub mod others;
 pub mod pass_on;
+pub mod plan;
 pub mod recent;
 pub mod relay;
 pub mod reload;
@@ -56,6 +58,7 @@ pub mod tenant;
 pub mod terms;
 pub mod tls;
 pub mod told;
+pub mod turn;
 pub mod uploads;
 #[cfg(feature = "mm-routing")]
 mod verify;

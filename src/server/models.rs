@@ -23,7 +23,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{answer::Refusal, app::App};
-use crate::worker::{Worker, WorkerId};
+use crate::worker::{Worker, WorkerId, client::whole};
 
 /// Listing models is cheap; a worker that takes longer is left out.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -94,15 +94,8 @@ async fn list(app: &App, worker: &Worker, headers: &HeaderMap) -> Option<Vec<Val
     if let Some(authorization) = app.authorization(headers) {
         request = request.header(AUTHORIZATION, authorization);
     }
-    let mut response = request.send().await.ok()?.error_for_status().ok()?;
-    let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await.ok()? {
-        if body.len() + chunk.len() > MAX_BYTES {
-            return None;
-        }
-        body.extend_from_slice(&chunk);
-    }
-    let list: ModelList = serde_json::from_slice(&body).ok()?;
+    let response = request.send().await.ok()?.error_for_status().ok()?;
+    let list: ModelList = serde_json::from_slice(&whole(response, MAX_BYTES).await.ok()?).ok()?;
     worker.set_models(list.data.iter().filter_map(|model| model["id"].as_str().map(str::to_owned)).collect());
     Some(list.data)
 }

@@ -1,4 +1,5 @@
-//! Looking through a body for what the gateway needs to know, without holding up other requests.
+//! Looking through a body, without holding up other requests: for what the gateway needs to know, and for what images are
+//! called that are in it.
 
 use std::thread::available_parallelism;
 
@@ -25,15 +26,20 @@ impl Default for Scans {
 }
 
 impl Scans {
-    /// As [`ClientRequest::read`]. A large body is read on this thread all the same, after what else it had to do was handed
-    /// to another.
+    /// As [`ClientRequest::read`].
     pub async fn read<'a>(&self, shape: &Shape, body: &'a [u8]) -> Result<ClientRequest<'a>, RequestError> {
+        self.aside(body.len(), || ClientRequest::read(shape, body)).await
+    }
+
+    /// Looks through so many bytes. Where they are many, that is done on this thread all the same, after what else it had to
+    /// do was handed to another.
+    pub async fn aside<T>(&self, bytes: usize, look: impl FnOnce() -> T) -> T {
         let may_block = Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread;
-        if body.len() < ASIDE_BYTES || !may_block {
-            return ClientRequest::read(shape, body);
+        if bytes < ASIDE_BYTES || !may_block {
+            return look();
         }
         // Never closed, but if it were, that would be no reason to refuse anybody.
         let _turn = self.0.acquire().await;
-        block_in_place(|| ClientRequest::read(shape, body))
+        block_in_place(look)
     }
 }

@@ -8,7 +8,7 @@
 //! - What pools (embeddings, scores) parses its media on a thread of its own, where references are not understood:
 //!   pixels go inline.
 
-use super::send::Way;
+use super::plan::Way;
 use crate::request::shape::{self, Shape};
 
 /// A route of vLLM's that clients may use.

@@ -46,6 +46,11 @@ pub fn names(urls: &UrlNames, scope: &Scope, client: &ClientRequest<'_>, media: 
     media.iter().map(name).collect()
 }
 
+/// How many bytes of a request are read for [`names`].
+pub fn named_bytes(client: &ClientRequest<'_>, media: &[Media]) -> usize {
+    if media.is_empty() { client.images.iter().map(|image| image.place.span().len()).sum() } else { 0 }
+}
+
 /// A request, as far as routing looks at it.
 pub struct Terms<'a> {
     pub body: &'a Bytes,

@@ -2,11 +2,15 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use rand::RngCore;
 use reqwest::{Response, StatusCode, header::CONTENT_TYPE};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::{client::WorkerClient, state::Worker};
+use super::{
+    client::{WorkerClient, whole},
+    state::Worker,
+};
 use crate::transfer::{Grant, NixlAgent, PushError, lane::Whereabouts, mac::Key};
 
 const PROTOCOL: u32 = 1;
@@ -288,7 +292,7 @@ async fn call<T: DeserializeOwned>(
 }
 
 struct Answer {
-    body: Vec<u8>,
+    body: Bytes,
     mac: String,
 }
 
@@ -331,15 +335,11 @@ fn words_of(body: &[u8]) -> String {
     message.unwrap_or_else(|| String::from_utf8_lossy(body).into_owned()).chars().take(200).collect()
 }
 
-async fn limited(mut response: Response) -> Result<Vec<u8>, AttachError> {
-    let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(AttachError::Unreachable)? {
-        if body.len() + chunk.len() > MAX_ANSWER_BYTES {
-            return Err(AttachError::Protocol(format!("more than {MAX_ANSWER_BYTES} bytes")));
-        }
-        body.extend_from_slice(&chunk);
-    }
-    Ok(body)
+async fn limited(response: Response) -> Result<Bytes, AttachError> {
+    whole(response, MAX_ANSWER_BYTES).await.map_err(|error| match error.downcast::<reqwest::Error>() {
+        Ok(error) => AttachError::Unreachable(*error),
+        Err(error) => AttachError::Protocol(error.to_string()),
+    })
 }
 
 fn lease(seconds: f64) -> Result<Duration, AttachError> {

@@ -2,7 +2,11 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::{
+    sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
+    task::JoinSet,
+};
+use tokio_util::sync::CancellationToken;
 
 use super::state::Worker;
 
@@ -15,6 +19,25 @@ pub enum Change {
     Restarted(Arc<Worker>),
     /// It was taken off the list.
     Left(Arc<Worker>),
+}
+
+/// Runs a task for each worker that is there and that joins, until it has left, and all of them until `stop`.
+pub async fn for_each_worker<F: Future + Send + 'static>(
+    mut changes: UnboundedReceiver<Change>,
+    stop: CancellationToken,
+    task: impl Fn(Arc<Worker>) -> F,
+) {
+    // The tasks end with it.
+    let mut tasks = JoinSet::new();
+    while let Some(Some(change)) = stop.run_until_cancelled(changes.recv()).await {
+        if let Change::Joined(worker) = change {
+            let (left, task) = (worker.left.clone(), task(worker));
+            tasks.spawn(async move {
+                left.run_until_cancelled(task).await;
+            });
+        }
+        while tasks.try_join_next().is_some() {}
+    }
 }
 
 /// Tells all who asked, in order. Nothing is lost: changes are as rare as what operators do.

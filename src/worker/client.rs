@@ -1,17 +1,28 @@
 //! HTTP to workers.
+//!
+//! Connections are kept, and a worker may close an idle one in the moment in which a request is written to it. Where
+//! nothing was written yet, the client takes another connection by itself. Else nobody can tell that from a worker that the
+//! request has ended: [`is_closed`] says that it may be so. [`WorkerClient::fresh`] is for who tries again then, and for what
+//! may not be sent twice.
 
-use std::{path::Path, path::PathBuf, time::Duration};
+use std::{error::Error, io, iter::successors, path::Path, path::PathBuf, time::Duration};
 
-use reqwest::{Certificate, redirect::Policy};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Limited};
+use reqwest::{Body, Certificate, Response, redirect::Policy};
 
-/// uvicorn, under vLLM, closes idle connections after 5 seconds; ours go first, so that no request meets a closing one.
+/// uvicorn, under vLLM, closes idle connections after 5 seconds (`VLLM_HTTP_TIMEOUT_KEEP_ALIVE`); ours go first, so that a
+/// request meets a closing one only where one of the two processes stood still.
 const POOL_IDLE: Duration = Duration::from_secs(4);
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The HTTP client for all workers.
 #[derive(Debug, Clone)]
-pub struct WorkerClient(reqwest::Client);
+pub struct WorkerClient {
+    keeping: reqwest::Client,
+    fresh: reqwest::Client,
+}
 
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
@@ -26,26 +37,52 @@ pub enum ClientError {
 impl WorkerClient {
     /// A client that trusts the authorities of a PEM file, else the system's.
     pub fn new(ca_file: Option<&Path>) -> Result<Self, ClientError> {
-        let mut builder = reqwest::Client::builder();
-        if let Some(path) = ca_file {
-            builder = builder.tls_certs_only(authorities(path)?);
-        }
-        builder
-            // A proxy of the environment is meant for the internet, and workers never redirect.
-            .no_proxy()
-            .redirect(Policy::none())
-            .connect_timeout(CONNECT_TIMEOUT)
-            .pool_idle_timeout(POOL_IDLE)
-            .tcp_nodelay(true)
-            .http1_only()
-            .build()
-            .map(WorkerClient)
-            .map_err(ClientError::Client)
+        let authorities = ca_file.map(authorities).transpose()?;
+        let client = |most_kept: usize| {
+            let mut builder = reqwest::Client::builder();
+            if let Some(authorities) = &authorities {
+                builder = builder.tls_certs_only(authorities.iter().cloned());
+            }
+            builder
+                // A proxy of the environment is meant for the internet, and workers never redirect.
+                .no_proxy()
+                .redirect(Policy::none())
+                .connect_timeout(CONNECT_TIMEOUT)
+                .pool_idle_timeout(POOL_IDLE)
+                .pool_max_idle_per_host(most_kept)
+                .tcp_nodelay(true)
+                .http1_only()
+                .build()
+                .map_err(ClientError::Client)
+        };
+        Ok(WorkerClient { keeping: client(usize::MAX)?, fresh: client(0)? })
     }
 
+    /// Requests go over connections that were kept, as long as there are some.
     pub fn http(&self) -> &reqwest::Client {
-        &self.0
+        &self.keeping
     }
+
+    /// Each request goes over a connection of its own.
+    pub fn fresh(&self) -> &reqwest::Client {
+        &self.fresh
+    }
+}
+
+/// The body of an answer that is known to be short: more than so many bytes of it are an error.
+pub async fn whole(response: Response, max_bytes: usize) -> Result<Bytes, Box<dyn Error + Send + Sync>> {
+    Ok(Limited::new(Body::from(response), max_bytes).collect().await?.to_bytes())
+}
+
+/// Whether the other side closed the connection while an answer was waited for.
+pub fn is_closed(error: &reqwest::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    successors(error.source(), |error| (**error).source()).any(|cause| {
+        let http = cause.downcast_ref::<hyper::Error>();
+        let io = cause.downcast_ref::<io::Error>().map(io::Error::kind);
+        http.is_some_and(hyper::Error::is_incomplete_message)
+            || matches!(io, Some(BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof))
+    })
 }
 
 fn authorities(path: &Path) -> Result<Vec<Certificate>, ClientError> {
@@ -53,5 +90,18 @@ fn authorities(path: &Path) -> Result<Vec<Certificate>, ClientError> {
     match Certificate::from_pem_bundle(&pem) {
         Ok(authorities) if !authorities.is_empty() => Ok(authorities),
         _ => Err(ClientError::NoCertificate { path: path.into() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_short_answer_is_read_whole_and_a_long_one_not_at_all() {
+        for (max_bytes, expected) in [(5, Some("short")), (4, None)] {
+            let answer = whole(http::Response::new("short").into(), max_bytes).await.ok();
+            assert_eq!(answer.as_deref(), expected.map(str::as_bytes));
+        }
     }
 }

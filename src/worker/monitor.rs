@@ -159,9 +159,7 @@ impl Monitor {
         }
         if let Some(held) = attachment {
             self.worker.set_landing(None, None);
-            if let Err(error) = attach::detach(&self.worker, &self.settings.client, held.landing.grant()).await {
-                tracing::debug!(worker = %self.worker.label, %error, "detach failed");
-            }
+            attach::give_back(&self.worker, &self.settings.client, held.landing.grant()).await;
         }
     }
 
@@ -184,7 +182,8 @@ impl Monitor {
     }
 
     async fn probe(&self) -> bool {
-        let health = self.settings.client.http().get(self.worker.url("/health")).timeout(HEALTH_TIMEOUT);
+        // Can it be connected to? An old connection would not tell, and may be closed just now.
+        let health = self.settings.client.fresh().get(self.worker.url("/health")).timeout(HEALTH_TIMEOUT);
         health.send().await.is_ok_and(|response| response.status().is_success())
     }
 
@@ -202,10 +201,7 @@ impl Monitor {
                 Ok(measured) => measured,
                 Err(error) => {
                     landing.close();
-                    // Its range should not have to wait for the lease to end.
-                    if let Err(error) = attach::detach(worker, &self.settings.client, landing.grant()).await {
-                        tracing::debug!(worker = %worker.label, %error, "detach failed");
-                    }
+                    attach::give_back(worker, &self.settings.client, landing.grant()).await;
                     return Err(error);
                 }
             };

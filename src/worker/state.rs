@@ -3,13 +3,13 @@
 use std::{
     sync::{
         Arc, Weak,
-        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use url::{Host, Url};
 
@@ -87,11 +87,11 @@ pub struct Worker {
     draining: AtomicBool,
     circuit: Circuit,
     landing_circuit: Circuit,
-    /// Health checks that have failed in a row, and how many of them show that it hangs.
-    failed_checks: AtomicU32,
+    /// Health checks that have failed in a row. Another question than the circuit's, which is whether requests are worth
+    /// sending: a worker that answers all of them with 503 does not hang.
+    failed_checks: watch::Sender<u32>,
+    /// How many of them show that it hangs.
     hangs_after: u32,
-    /// Woken when it hangs.
-    hanging: Notify,
     in_flight: AtomicUsize,
     max_in_flight: usize,
     /// Woken when the last request has left.
@@ -147,9 +147,8 @@ impl Worker {
             draining: AtomicBool::new(false),
             circuit: Circuit::new(settings.circuit),
             landing_circuit: Circuit::new(LANDING_CIRCUIT),
-            failed_checks: AtomicU32::new(0),
+            failed_checks: watch::Sender::new(0),
             hangs_after: settings.circuit.failures,
-            hanging: Notify::new(),
             in_flight: AtomicUsize::new(0),
             max_in_flight: settings.max_requests,
             idle: Notify::new(),
@@ -202,11 +201,7 @@ impl Worker {
     /// A health check has ended. Whether this changes anything.
     pub fn set_healthy(&self, healthy: bool) -> bool {
         let changed = self.healthy.swap(healthy, Ordering::Relaxed) != healthy;
-        if healthy {
-            self.failed_checks.store(0, Ordering::Relaxed);
-        } else if self.failed_checks.fetch_add(1, Ordering::Relaxed) + 1 >= self.hangs_after {
-            self.hanging.notify_waiters();
-        }
+        self.failed_checks.send_modify(|failed| *failed = if healthy { 0 } else { failed.saturating_add(1) });
         if !healthy {
             self.set_resize(None);
             self.circuit_changed(self.circuit.fail(Instant::now()));
@@ -223,14 +218,8 @@ impl Worker {
     /// Waits until so many health checks have failed in a row as open its circuit. What waits for an answer of its then waits in
     /// vain, and keeps its pictures in the arena.
     pub async fn hangs(&self) {
-        loop {
-            // Registered before the look, so that the check in between is not missed.
-            let hanging = self.hanging.notified();
-            if self.failed_checks.load(Ordering::Relaxed) >= self.hangs_after {
-                return;
-            }
-            hanging.await;
-        }
+        // Never closed, since the sender is ours.
+        let _ = self.failed_checks.subscribe().wait_for(|failed| *failed >= self.hangs_after).await;
     }
 
     /// No connection to it can be made: it is not healthy until a check says so.

@@ -1,12 +1,12 @@
 //! What becomes of requests when workers fail, and of workers whose requests fail.
 
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 use super::support::{
     bodies,
     gateway::Gateway,
     soon,
-    worker::{self, FakeWorker, LAST_CHUNK, SSE_HEAD, chunk},
+    worker::{self, Exchange, FakeWorker, LAST_CHUNK, SSE_HEAD, chunk},
 };
 
 /// A request of its own, which may go to any worker.
@@ -114,6 +114,72 @@ async fn a_worker_that_says_it_cannot_now_is_not_the_last_one_asked() {
     // Where there is no other, its answer is the answer.
     let alone = Gateway::passthrough(&busy.url(), &[]).await;
     assert_eq!(alone.chat(request(0)).await, (503, serde_json::json!({"busy": 1})));
+}
+
+/// Has the gateway make as many connections as requests at once, and keep them; their ends at the gateway.
+async fn kept(gateway: &Gateway, worker: &FakeWorker, connections: usize) -> Vec<SocketAddr> {
+    let asked: Vec<_> = (0..connections).map(|number| tokio::spawn(gateway.request(request(number)).send())).collect();
+    let mut exchanges = Vec::new();
+    for _ in 0..connections {
+        exchanges.push(worker.next().await);
+    }
+    let ends = exchanges.iter().map(Exchange::peer).collect();
+    for exchange in exchanges {
+        exchange.answer(worker::ok_json("{}")).await;
+    }
+    for asked in asked {
+        assert_eq!(&asked.await.unwrap().unwrap().bytes().await.unwrap()[..], b"{}");
+    }
+    ends
+}
+
+#[tokio::test]
+async fn requests_that_meet_connections_that_are_being_closed_are_sent_again_over_new_ones() {
+    let worker = FakeWorker::by_hand().await;
+    // Nobody asks for its health meanwhile, on connections that are then kept.
+    let flags = ["--health-interval-ms", "600000", "--circuit-failures", "2"];
+    let gateway = Gateway::passthrough(&worker.url(), &flags).await;
+    for reset in [false, true] {
+        let mut ends = kept(&gateway, &worker, 6).await;
+        // Fewer than are kept, and more than open the circuit.
+        let asked: Vec<_> = (0..4).map(|number| tokio::spawn(gateway.request(request(number)).send())).collect();
+        let mut met = Vec::new();
+        for _ in &asked {
+            met.push(worker.next().await);
+        }
+        for exchange in met {
+            ends.push(exchange.peer());
+            if reset { exchange.reset() } else { drop(exchange) }
+        }
+        for _ in &asked {
+            let exchange = worker.next().await;
+            assert!(!ends.contains(&exchange.peer()), "another one that may be closed just now");
+            ends.push(exchange.peer());
+            exchange.answer(worker::ok_json("{}")).await;
+        }
+        for asked in asked {
+            assert_eq!(asked.await.unwrap().unwrap().status(), 200);
+        }
+    }
+    assert_eq!(gateway.log.count("circuit opened"), 0);
+}
+
+#[tokio::test]
+async fn a_request_that_may_have_ended_its_worker_is_sent_once_more_at_most() {
+    let worker = FakeWorker::by_hand().await;
+    let gateway = Gateway::passthrough(&worker.url(), &[]).await;
+    for (path, times) in [("/v1/chat/completions", 2), ("/v1/responses", 1)] {
+        let before = worker.seen().len();
+        let end = async {
+            for _ in 0..times {
+                drop(worker.next().await);
+            }
+        };
+        let body = serde_json::json!({"input": "x", "messages": []});
+        let ((status, answer), ()) = tokio::join!(gateway.post(path, body), end);
+        assert_eq!((status, answer["error"]["code"].as_str()), (502, Some("worker_unreachable")), "{path}");
+        assert_eq!(worker.seen().len() - before, times, "{path}");
+    }
 }
 
 #[tokio::test]

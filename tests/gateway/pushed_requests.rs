@@ -140,11 +140,14 @@ async fn a_connection_that_breaks_is_502_and_the_slots_come_back() {
     for (seed, garbage) in
         [(1, &b""[..]), (2, b"garbage\r\n\r\n"), (3, b"HTTP/1.1 409 Conflict\r\ncontent-length: 9\r\n\r\n{")]
     {
-        let request = scene.ask(seed);
-        let mut exchange = scene.worker.next().await;
-        exchange.write(garbage).await;
-        drop(exchange);
-        let (status, answer) = soon("an answer", request).await.unwrap();
+        let mut request = scene.ask(seed);
+        let answer = loop {
+            tokio::select! {
+                mut exchange = scene.worker.next() => exchange.write(garbage).await,
+                answer = &mut request => break answer,
+            }
+        };
+        let (status, answer) = answer.unwrap();
         assert_eq!((status, &answer["error"]["code"]), (502, &json!("worker_unreachable")));
         scene.nothing_is_left().await;
     }

@@ -271,12 +271,17 @@ async fn an_answer_that_is_no_http_is_502() {
     ] {
         let worker = FakeWorker::by_hand().await;
         let gateway = Gateway::passthrough(&worker.url(), &[]).await;
-        let request = tokio::spawn(gateway::answer(gateway.request(bodies::plain())));
-        let mut exchange = worker.next().await;
-        // The gateway may have heard enough before the end.
-        let _ = exchange.try_write(&garbage).await;
-        drop(exchange);
-        let (status, answer) = request.await.unwrap();
+        let mut request = tokio::spawn(gateway::answer(gateway.request(bodies::plain())));
+        let answer = loop {
+            tokio::select! {
+                mut exchange = worker.next() => {
+                    // The gateway may have heard enough before the end.
+                    let _ = exchange.try_write(&garbage).await;
+                }
+                answer = &mut request => break answer,
+            }
+        };
+        let (status, answer) = answer.unwrap();
         let shown = String::from_utf8_lossy(&garbage[..garbage.len().min(60)]);
         assert_eq!((status, &answer["error"]["code"]), (502, &json!("worker_unreachable")), "{shown}");
         assert_discreet(&answer);

@@ -22,7 +22,11 @@ use super::{
 };
 use crate::{
     observe,
-    worker::{Worker, WorkerClient, changes::Change},
+    worker::{
+        Worker, WorkerClient,
+        changes::{Change, for_each_worker},
+        client::whole,
+    },
 };
 
 /// The end of a replay: -1.
@@ -70,38 +74,21 @@ impl From<io::Error> for StreamError {
 pub async fn subscribe(
     index: Arc<KvIndex>,
     client: WorkerClient,
-    mut changes: UnboundedReceiver<Change>,
+    changes: UnboundedReceiver<Change>,
     stop: CancellationToken,
 ) {
-    let mut workers = JoinSet::new();
-    loop {
-        let change = tokio::select! {
-            change = changes.recv() => change,
-            () = stop.cancelled() => return,
-        };
-        match change {
-            Some(Change::Joined(worker)) => {
-                let (index, client, left) = (index.clone(), client.clone(), worker.left.clone());
-                workers.spawn(async move {
-                    left.run_until_cancelled(listen(&index, &client, &worker)).await;
-                });
-            }
-            // The streams tell by themselves.
-            Some(Change::Restarted(_) | Change::Left(_)) => {}
-            None => return,
-        }
-        while workers.try_join_next().is_some() {}
-    }
+    // Restarts are told by the streams themselves.
+    for_each_worker(changes, stop, |worker| listen(index.clone(), client.clone(), worker)).await;
 }
 
 /// Listens to one worker.
-async fn listen(index: &Arc<KvIndex>, client: &WorkerClient, worker: &Arc<Worker>) {
+async fn listen(index: Arc<KvIndex>, client: WorkerClient, worker: Arc<Worker>) {
     let mut last_problem = String::new();
     loop {
         observe::kv_view(&worker.series, View::None as u8, 0);
         let mut wait = ASK_SOON;
         if worker.is_healthy() {
-            let problem = match sources(client, worker).await {
+            let problem = match sources(&client, &worker).await {
                 Ok(sources) if sources.is_empty() => {
                     wait = ASK_LATE;
                     "the worker publishes none; start it with --kv-events-config to have it routed by what it holds"
@@ -129,18 +116,12 @@ async fn listen(index: &Arc<KvIndex>, client: &WorkerClient, worker: &Arc<Worker
 
 async fn sources(client: &WorkerClient, worker: &Worker) -> Result<BTreeMap<u32, Addresses>, String> {
     let request = client.http().get(worker.url("/kv_event_sources")).timeout(SOURCES_TIMEOUT);
-    let mut response = request.send().await.map_err(|error| error.without_url().to_string())?;
+    let response = request.send().await.map_err(|error| error.without_url().to_string())?;
     if response.status() == http::StatusCode::NOT_FOUND {
         // An older vLLM, or something else.
         return Ok(BTreeMap::new());
     }
-    let mut answer = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(|error| error.without_url().to_string())? {
-        answer.extend_from_slice(&chunk);
-        if answer.len() > MAX_SOURCES_BYTES {
-            return Err("what it says of its sources is too long".into());
-        }
-    }
+    let answer = whole(response, MAX_SOURCES_BYTES).await.map_err(|error| error.to_string())?;
     read_sources(&answer, worker.base().host_str().unwrap_or_default()).map_err(|error| error.to_string())
 }
 

@@ -185,6 +185,16 @@ impl Exchange {
         tokio::spawn(serve(self.shared, self.stream));
     }
 
+    /// The gateway's end of the connection.
+    pub fn peer(&self) -> SocketAddr {
+        self.stream.get_ref().peer_addr().unwrap()
+    }
+
+    /// Ends the connection as a process does that closes it without having read what is there.
+    pub fn reset(self) {
+        self.stream.into_inner().set_zero_linger().unwrap();
+    }
+
     /// Waits until the gateway closes the connection, whose sending side may be stuck.
     pub async fn closed_after_flood(mut self) {
         let mut rest = Vec::new();
