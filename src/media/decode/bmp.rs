@@ -185,53 +185,80 @@ fn bit_fields(bits: u32, masks: [u32; 3], alpha: u32) -> Option<Layout> {
 
 /// Indices, a byte each, row after row; `None` where the data ends before the picture does.
 fn undo_run_lengths(bytes: &[u8], at: usize, kind: RunLengths, size: Size) -> Option<Vec<u8>> {
+    // A few bytes may skip gigabytes: whether the data suffices is seen before memory is taken.
+    each_stretch(bytes, at, kind, size, |_, _| {})?;
+    let mut indices: Vec<u8> = Vec::with_capacity(size.pixels() as usize);
+    each_stretch(bytes, at, kind, size, |stretch, count| match stretch {
+        Stretch::Zeros => indices.resize(indices.len() + count, 0),
+        Stretch::Bytes(literal) => indices.extend(literal),
+        Stretch::Nibbles(literal) => {
+            indices.extend(literal.iter().flat_map(|pair| [pair >> 4, pair & 15]).take(count));
+        }
+        Stretch::Run(pair) => indices.extend(pair.iter().cycle().take(count)),
+    })?;
+    Some(indices)
+}
+
+/// Indices of one piece of run-length data.
+enum Stretch<'a> {
+    Zeros,
+    Bytes(&'a [u8]),
+    Nibbles(&'a [u8]),
+    /// One after the other, again and again.
+    Run([u8; 2]),
+}
+
+/// Calls `each` with what comes, and how many indices it is; `None` where the data ends before the picture does.
+fn each_stretch<'a>(
+    bytes: &'a [u8],
+    at: usize,
+    kind: RunLengths,
+    size: Size,
+    mut each: impl FnMut(Stretch<'a>, usize),
+) -> Option<()> {
     let width = size.width as usize;
     let length = width * size.height as usize;
-    let mut indices: Vec<u8> = Vec::with_capacity(length);
-    let mut at = at;
-    let mut column = 0;
-    while indices.len() < length {
+    let (mut at, mut filled, mut column) = (at, 0usize, 0);
+    while filled < length {
         let &[count, value] = bytes.get(at..)?.first_chunk::<2>()?;
         at += 2;
-        match (count, value) {
+        let (stretch, count) = match (count, value) {
             (0, 0) => {
-                indices.resize(indices.len().next_multiple_of(width), 0);
                 column = 0;
+                (Stretch::Zeros, filled.next_multiple_of(width) - filled)
             }
             (0, 1) => return None,
             (0, 2) => {
                 let &[right, up] = bytes.get(at..)?.first_chunk::<2>()?;
                 at += 2;
-                let skipped = usize::from(right) + usize::from(up) * width;
-                indices.resize(length.min(indices.len() + skipped), 0);
-                column = indices.len() % width;
+                let skipped = (usize::from(right) + usize::from(up) * width).min(length - filled);
+                column = (filled + skipped) % width;
+                (Stretch::Zeros, skipped)
             }
             (0, count) => {
-                let wanted = usize::from(count).min(length - indices.len());
+                let wanted = usize::from(count).min(length - filled);
                 let stored = if kind == RunLengths::Nibbles { wanted.div_ceil(2) } else { wanted };
                 let literal = bytes.get(at..at + stored)?;
-                at += stored;
-                match kind {
-                    RunLengths::Bytes => indices.extend(literal),
-                    RunLengths::Nibbles => {
-                        indices.extend(literal.iter().flat_map(|pair| [pair >> 4, pair & 15]).take(wanted));
-                    }
-                }
+                at = (at + stored).next_multiple_of(2);
                 column += usize::from(count);
-                at = at.next_multiple_of(2);
+                match kind {
+                    RunLengths::Bytes => (Stretch::Bytes(literal), wanted),
+                    RunLengths::Nibbles => (Stretch::Nibbles(literal), wanted),
+                }
             }
             (count, value) => {
                 let count = usize::from(count).min(width.saturating_sub(column));
-                let pair = match kind {
-                    RunLengths::Bytes => [value, value],
-                    RunLengths::Nibbles => [value >> 4, value & 15],
-                };
-                indices.extend(pair.iter().cycle().take(count));
                 column += count;
+                match kind {
+                    RunLengths::Bytes => (Stretch::Run([value, value]), count),
+                    RunLengths::Nibbles => (Stretch::Run([value >> 4, value & 15]), count),
+                }
             }
-        }
+        };
+        each(stretch, count);
+        filled += count;
     }
-    Some(indices)
+    Some(())
 }
 
 #[cfg(test)]

@@ -99,11 +99,19 @@ fn undo_lzw(data: &[u8], out: &mut [u8]) -> Option<()> {
     Some(())
 }
 
+/// As zlib does it for libtiff, which looks also at what is behind the last byte: a broken code or a wrong checksum counts, and
+/// nothing at all is enough.
 fn undo_deflate(data: &[u8], out: &mut [u8]) -> Option<()> {
+    const WINDOW_BITS: u8 = 15;
+    // The fastest, where there is nothing to argue about.
     let mut decoder = fdeflate::Decompressor::new();
-    // In one go, so that little is looked at beyond what fills the output.
-    let (_, length) = decoder.read(data, out, 0, true).ok()?;
-    (length == out.len()).then_some(())
+    let filled = decoder.read(data, out, 0, true).is_ok_and(|(_, length)| length == out.len());
+    if filled && decoder.is_done() {
+        return Some(());
+    }
+    let mut decoder = zlib_rs::Inflate::new(true, WINDOW_BITS);
+    decoder.decompress(data, out, zlib_rs::InflateFlush::NoFlush).ok()?;
+    (decoder.total_out() == out.len() as u64).then_some(())
 }
 
 fn undo_pack_bits(mut data: &[u8], mut out: &mut [u8]) -> Option<()> {
@@ -168,6 +176,22 @@ fn undo_byte_differences<const SAMPLES: usize>(row: &mut [u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_behind_the_last_byte_counts_as_for_zlib() {
+        let whole = deflated(&[7; 10]);
+        let undo = |data: &[u8], length: usize| {
+            let mut out = vec![0; length];
+            Compression::Deflate.undo(data, &mut out).map(|()| out)
+        };
+        assert_eq!(undo(&whole, 10), Some(vec![7; 10]));
+        assert_eq!(undo(&whole, 9), Some(vec![7; 9]), "more than is wanted");
+        assert_eq!(undo(&whole, 11), None);
+        assert_eq!(undo(&whole[..whole.len() - 4], 10), Some(vec![7; 10]), "no checksum");
+        let mut wrong = whole.clone();
+        *wrong.last_mut().unwrap() ^= 1;
+        assert_eq!(undo(&wrong, 10), None, "a wrong checksum");
+    }
 
     /// The best that each can do is not refused.
     #[test]

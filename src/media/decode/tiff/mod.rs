@@ -180,7 +180,8 @@ pub(super) fn probe(bytes: &[u8]) -> Result<Option<Found>, DecodeError> {
     }
     let orientation =
         directory_orientation(bytes, endian, at).or(tags.xmp.and_then(xmp_orientation)).unwrap_or_default();
-    let whole_chunks = plan.planes.saturating_mul(plan.chunk_bytes(chunk.height));
+    let chunk_rows = if compressed { chunk.height } else { chunk.height.min(height) };
+    let whole_chunks = plan.planes.saturating_mul(plan.chunk_bytes(chunk_rows));
     let found = Found {
         size,
         orientation,
