@@ -29,6 +29,7 @@ mod many_streams;
 mod memory;
 mod overload;
 mod passthrough;
+mod pieces;
 mod pushed_requests;
 mod pushed_surfaces;
 mod refusals;

@@ -114,8 +114,7 @@ impl Gateway {
 
     /// As [`Self::with_nixl_at`], with these variables set.
     pub async fn with_nixl_and(worker: &str, flags: &[&str], variables: &[(&str, &str)]) -> Self {
-        let python = python().expect("the stand-in runs");
-        let libraries = nixl_libraries(&python.prefix).expect("NIXL beside the Python package");
+        let libraries = nixl_libraries().expect("the stand-in runs, so NIXL is beside its package");
         let own = ["--worker", worker, "--frontend-decoding", "--nixl-lib-dir", libraries.to_str().unwrap()];
         Self::start(&[&own[..], flags].concat(), variables).await.ready().await
     }
@@ -143,9 +142,9 @@ fn python() -> Option<&'static Python> {
     found.as_ref()
 }
 
-/// Where the wheel keeps libnixl_capi.so.
-fn nixl_libraries(prefix: &Path) -> Option<PathBuf> {
-    let versions = std::fs::read_dir(prefix.join("lib")).ok()?.flatten();
+/// Where the wheel keeps libnixl_capi.so; `None` where there is no Python for the stand-in.
+pub fn nixl_libraries() -> Option<PathBuf> {
+    let versions = std::fs::read_dir(python()?.prefix.join("lib")).ok()?.flatten();
     let packages = versions.filter_map(|version| std::fs::read_dir(version.path().join("site-packages")).ok());
     packages.flatten().flatten().map(|package| package.path()).find(|path| path.join("libnixl_capi.so").is_file())
 }
