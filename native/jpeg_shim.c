@@ -118,7 +118,8 @@ void mg_jpeg_free(mg_jpeg *jpeg) {
 
 static uint32_t reduced(uint32_t side, uint32_t denominator) { return side / denominator + (side % denominator != 0); }
 
-int mg_jpeg_start(mg_jpeg *jpeg, uint32_t width, uint32_t height, int components, uint32_t denominator) {
+int mg_jpeg_start(mg_jpeg *jpeg, uint32_t width, uint32_t height, int components, uint32_t denominator,
+                  int pixel_bytes) {
   j_decompress_ptr decoder = &jpeg->decoder;
   int found;
   if (setjmp(jpeg->entry)) {
@@ -136,7 +137,10 @@ int mg_jpeg_start(mg_jpeg *jpeg, uint32_t width, uint32_t height, int components
   if (decoder->image_width != width || decoder->image_height != height || decoder->num_components != components) {
     return MG_JPEG_UNEXPECTED;
   }
-  decoder->out_color_space = components == 4 ? JCS_CMYK : components == 1 ? JCS_GRAYSCALE : JCS_RGB;
+  decoder->out_color_space = components == 4   ? JCS_CMYK
+                             : components == 1 ? JCS_GRAYSCALE
+                             : pixel_bytes == 4 ? JCS_EXT_RGBX
+                                                : JCS_RGB;
   /* The defaults, which the reference uses, spelled out: they decide the pixels. */
   decoder->dct_method = JDCT_ISLOW;
   decoder->do_fancy_upsampling = TRUE;
@@ -146,7 +150,7 @@ int mg_jpeg_start(mg_jpeg *jpeg, uint32_t width, uint32_t height, int components
     return MG_JPEG_TRUNCATED;
   }
   if (decoder->output_width != reduced(width, denominator) || decoder->output_height != reduced(height, denominator) ||
-      decoder->output_components != components) {
+      decoder->output_components != pixel_bytes) {
     return MG_JPEG_UNEXPECTED;
   }
   return MG_JPEG_OK;

@@ -31,8 +31,9 @@ mg_jpeg *mg_jpeg_new(const uint8_t *data, size_t size, int max_scans);
 void mg_jpeg_free(mg_jpeg *jpeg);
 
 /* Reads up to the first row. A picture of 1 component comes as grey, of 3 as RGB, of 4 as CMYK with the bytes as stored. It
- * comes at 1/denominator of its size, rounded up: 1, 2, 4 or 8. */
-int mg_jpeg_start(mg_jpeg *jpeg, uint32_t width, uint32_t height, int components, uint32_t denominator);
+ * comes at 1/denominator of its size, rounded up: 1, 2, 4 or 8. Its pixels have as many bytes as it has components, or, of RGB,
+ * 4, the last of which means nothing. */
+int mg_jpeg_start(mg_jpeg *jpeg, uint32_t width, uint32_t height, int components, uint32_t denominator, int pixel_bytes);
 
 /* The next `rows` rows, `row_bytes` apart in `out`. */
 int mg_jpeg_read(mg_jpeg *jpeg, uint8_t *out, size_t row_bytes, uint32_t rows);

@@ -11,8 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 
+import chat
 from harness import MODEL
-from pictures import data_uri, drawing, encode
+from pictures import data_uri, drawing, encode, image
 
 REQUESTS = int(os.environ.get("MEDIAGATE_HOSTILE_BODIES", "500"))
 SURFACES = {
@@ -161,10 +162,5 @@ def test_the_worker_itself_would_have(vllm, files):
     """Else the silence above means nothing."""
     url = files.put("/hostile/b.png", encode(drawing(97), "PNG"), "image/png")
     with vllm.traced() as seen:
-        body = {
-            "model": MODEL,
-            "max_tokens": 1,
-            "messages": [{"role": "user", "content": [{"image_url": {"url": url}}]}],
-        }
-        answer = httpx.post(f"{vllm.url}/v1/chat/completions", json=body, timeout=300)
+        answer = chat.post(vllm.url, [image(url)], max_tokens=1)
     assert [what for what in seen if "HTTPConnection" in what], answer.text

@@ -7,7 +7,7 @@
 //!
 //! The reference is vLLM's image loader on Pillow: first frame only, EXIF or XMP orientation applied, transparency laid
 //! on white, no colour management, and broken files refused. The oddities of that reference are kept, each where its
-//! format is: a file a format, [`sniff`] for telling them apart, [`orientation`] and [`colour`] for what they share.
+//! format is: a file a format, [`sniff`] for telling them apart, [`orientation`], [`turn`] and [`colour`] for what they share.
 //! What the reference accepts by accident (a partial picture of a broken file) is refused here.
 //!
 //! A format that vLLM reads and we do not decode exactly is [`Probe::Opaque`]: the worker gets the bytes themselves.
@@ -33,12 +33,14 @@ mod shuffles;
 mod sniff;
 mod tga;
 mod tiff;
+mod turn;
 mod webp;
 
 pub use error::DecodeError;
 pub use jpeg::CACHED_OFFSET_BYTES;
-use orientation::{BAND_ROWS, Orientation};
+use orientation::Orientation;
 pub use sniff::Format;
+use turn::{BAND_ROWS, Turner, turner_bytes};
 
 use crate::observe::panics;
 
@@ -113,8 +115,8 @@ impl Header {
     pub fn scratch_bytes(&self) -> usize {
         let turned = match &self.plan {
             _ if !self.orientation.swaps_sides() => 0,
-            Plan::Jpeg(_) => jpeg::turning_bytes(self.stored),
-            _ => self.rgb_bytes(),
+            Plan::Jpeg(plan) => jpeg::turning_bytes(plan, self.stored),
+            _ => self.rgb_bytes().saturating_add(turner_bytes(self.stored)),
         };
         self.decoder_scratch_bytes.saturating_add(turned)
     }
@@ -239,20 +241,19 @@ pub fn decode_into(bytes: &[u8], header: &Header, out: &mut [u8]) -> Result<(), 
         return Err(DecodeError::OutputLength { expected, actual });
     }
     guarded(header.format, || {
-        let width = header.stored.width as usize;
+        let row_bytes = header.stored.row_bytes();
         match &header.plan {
             _ if !header.orientation.swaps_sides() => {
                 decode_stored(bytes, header, out)?;
-                header.orientation.turn_in_place(out, width);
+                header.orientation.turn_in_place(out, header.stored.width as usize);
             }
             // Most pictures that lie on their side are photographs: those are turned as they are decoded.
             Plan::Jpeg(plan) => jpeg::decode_turned(bytes, plan, header.stored, header.orientation, out)?,
             _ => {
                 let mut stored = vec![0; expected];
                 decode_stored(bytes, header, &mut stored)?;
-                for (band, rows) in stored.chunks(BAND_ROWS * width * 3).enumerate() {
-                    header.orientation.turn(rows, band * BAND_ROWS, width, out);
-                }
+                let mut turner = Turner::new(header.orientation, header.stored, out);
+                stored.chunks(BAND_ROWS * row_bytes).for_each(|rows| turner.turn::<3>(rows, row_bytes));
             }
         }
         Ok(())

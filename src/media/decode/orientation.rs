@@ -1,4 +1,4 @@
-//! Which way up a picture is: what EXIF and XMP say of it, and turning it.
+//! Which way up a picture is: what EXIF and XMP say of it, and turning it in place.
 //!
 //! EXIF is a TIFF directory; XMP counts only where EXIF has no orientation; a directory that cannot be opened at all
 //! turns both off, as in the reference. The walk over the directory stops where the reference's stops, so that a
@@ -16,9 +16,6 @@ use super::shuffles;
 
 /// EXIF's tag 274.
 const ORIENTATION_TAG: u16 = 274;
-
-/// Rows that are best turned together: fewer would write less than a line of cache in a place, more would not stay in it.
-pub(super) const BAND_ROWS: usize = 64;
 
 /// How a stored picture has to be turned to be upright: EXIF's values 1 to 8.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,7 +70,7 @@ impl Orientation {
         matches!(self, Self::Transpose | Self::Rotate270 | Self::Transverse | Self::Rotate90)
     }
 
-    /// Turns RGB rows of `width` pixels without other memory. Those that swap sides need [`turn`](Self::turn).
+    /// Turns RGB rows of `width` pixels without other memory. Those that swap sides need a [`Turner`](super::turn::Turner).
     pub(super) fn turn_in_place(self, rgb: &mut [u8], width: usize) {
         debug_assert!(!self.swaps_sides());
         match self {
@@ -88,52 +85,6 @@ impl Orientation {
                 }
             }
             _ => {}
-        }
-    }
-
-    /// Puts rows of `width` pixels, of which the first is row `first_row` of the stored picture, where they belong in
-    /// `out`, which is the whole picture upright. For the orientations that swap height and width.
-    pub(super) fn turn(self, rows: &[u8], first_row: usize, width: usize, out: &mut [u8]) {
-        debug_assert!(self.swaps_sides());
-        let height = out.len() / 3 / width;
-        let count = rows.len() / 3 / width;
-        // Where the stored pixel (row, column) goes: to column `row` or its mirror, in row `column` or its mirror.
-        let mirror_columns = matches!(self, Self::Rotate270 | Self::Transverse);
-        let mirror_rows = matches!(self, Self::Rotate90 | Self::Transverse);
-        let to_column = if mirror_columns { height - first_row - count } else { first_row };
-        let to_column = |row: usize| to_column + if mirror_columns { count - 1 - row } else { row };
-        let to_row = |column: usize| if mirror_rows { width - 1 - column } else { column };
-        let source = |row: usize, column: usize| (row * width + column) * 3;
-        let target = |row: usize, column: usize| (to_row(column) * height + to_column(row)) * 3;
-
-        // A strip reads a pixel and a third more than it has.
-        #[cfg(target_arch = "x86_64")]
-        let (strip_rows, strip_columns) =
-            if is_x86_feature_detected!("ssse3") { (count / 4 * 4, width.saturating_sub(2) / 4 * 4) } else { (0, 0) };
-        #[cfg(not(target_arch = "x86_64"))]
-        let (strip_rows, strip_columns) = (0, 0);
-        #[cfg(target_arch = "x86_64")]
-        for column in (0..strip_columns).step_by(4) {
-            // Each column goes to another part of memory, which no processor guesses by itself.
-            const AHEAD: usize = 16;
-            for ahead in (column + AHEAD..column + AHEAD + 4).take_while(|ahead| *ahead < width) {
-                let start = target(if mirror_columns { count - 1 } else { 0 }, ahead);
-                (start..start + count * 3).step_by(64).for_each(|at| shuffles::prefetch(out, at));
-            }
-            // In the order in which the rows lie side by side when turned.
-            let row_bytes = width as isize * 3;
-            let (first, step) =
-                if mirror_columns { (strip_rows.saturating_sub(1), -row_bytes) } else { (0, row_bytes) };
-            let targets = [0, 1, 2, 3].map(|right| target(first, column + right));
-            // SAFETY: the processor has what the function is compiled for, or there would be no strips.
-            unsafe { shuffles::transpose(rows, source(first, column), step, strip_rows, out, targets) };
-        }
-        for column in 0..width {
-            let rest = if column < strip_columns { strip_rows..count } else { 0..count };
-            for row in rest {
-                let (from, to) = (source(row, column), target(row, column));
-                out[to..to + 3].copy_from_slice(&rows[from..from + 3]);
-            }
         }
     }
 }
@@ -207,6 +158,7 @@ pub(super) fn xmp_orientation(packet: &[u8]) -> Option<Orientation> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Size, turn::Turner};
     use super::*;
 
     fn exif(kind: u16, count: u32, value: [u8; 4]) -> Vec<u8> {
@@ -249,32 +201,6 @@ mod tests {
         assert_eq!(Orientation::from_metadata(Some(&says_one), Some(xmp)), Orientation::Upright);
     }
 
-    /// Pictures of every small size, in bands of every height, against the definition of each orientation.
-    #[test]
-    fn turning_moves_every_pixel_to_its_place() {
-        let turned = [Orientation::Transpose, Orientation::Rotate270, Orientation::Transverse, Orientation::Rotate90];
-        for (height, width) in (1..14).flat_map(|height| (1..14).map(move |width| (height, width))) {
-            let stored: Vec<u8> = (0..height * width * 3).map(|at| (at * 7 % 251) as u8).collect();
-            let pixel = |row: usize, column: usize| &stored[(row * width + column) * 3..][..3];
-            for (orientation, band) in turned.into_iter().flat_map(|turn| [1, 4, 5, 64].map(|band| (turn, band))) {
-                let mut out = vec![0; stored.len()];
-                for (index, rows) in stored.chunks(band * width * 3).enumerate() {
-                    orientation.turn(rows, index * band, width, &mut out);
-                }
-                for (to, out) in out.chunks_exact(3).enumerate() {
-                    let (row, column) = (to / height, to % height);
-                    let expected = match orientation {
-                        Orientation::Transpose => pixel(column, row),
-                        Orientation::Rotate270 => pixel(height - 1 - column, row),
-                        Orientation::Transverse => pixel(height - 1 - column, width - 1 - row),
-                        _ => pixel(column, width - 1 - row),
-                    };
-                    assert_eq!(out, expected, "{orientation:?} of {height} x {width} in bands of {band}");
-                }
-            }
-        }
-    }
-
     #[test]
     fn pixels_are_reversed_whatever_their_number() {
         for pixels in (0..70).chain([1000, 1001]) {
@@ -303,8 +229,7 @@ mod tests {
         ] {
             let mut out = stored.clone();
             if orientation.swaps_sides() {
-                orientation.turn(&stored[..9], 0, 3, &mut out);
-                orientation.turn(&stored[9..], 1, 3, &mut out);
+                Turner::new(orientation, Size { height: 2, width: 3 }, &mut out).turn::<3>(&stored, 9);
             } else {
                 orientation.turn_in_place(&mut out, 3);
             }

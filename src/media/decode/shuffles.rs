@@ -1,11 +1,12 @@
-//! Rows to RGB, and blocks turned, with the byte shuffles of SSSE3, of which Rust makes none by itself. What converts rows
-//! does the first pixels and returns how many; the rest is left to the caller.
+//! Rows to RGB, and blocks turned, with the byte shuffles of SSSE3 and AVX2, of which Rust makes none by itself. What converts
+//! rows does the first pixels and returns how many; the rest is left to the caller.
 
 use std::arch::x86_64::{
-    __m128i, _MM_HINT_T0, _mm_add_epi16, _mm_cvtsi128_si32, _mm_loadu_si128, _mm_mulhi_epu16, _mm_mullo_epi16,
-    _mm_packus_epi16, _mm_prefetch, _mm_set1_epi8, _mm_set1_epi16, _mm_setr_epi8, _mm_shuffle_epi8, _mm_srli_si128,
-    _mm_storel_epi64, _mm_storeu_si128, _mm_unpackhi_epi32, _mm_unpackhi_epi64, _mm_unpacklo_epi32, _mm_unpacklo_epi64,
-    _mm_xor_si128,
+    __m128i, _mm_add_epi16, _mm_loadu_si128, _mm_mulhi_epu16, _mm_mullo_epi16, _mm_packus_epi16, _mm_set1_epi8,
+    _mm_set1_epi16, _mm_setr_epi8, _mm_shuffle_epi8, _mm_srli_si128, _mm_storel_epi64, _mm_storeu_si128, _mm_xor_si128,
+    _mm256_broadcastsi128_si256, _mm256_loadu_si256, _mm256_permutevar8x32_epi32, _mm256_set_m128i, _mm256_setr_epi32,
+    _mm256_shuffle_epi8, _mm256_storeu_si256, _mm256_stream_si256, _mm256_unpackhi_epi32, _mm256_unpackhi_epi64,
+    _mm256_unpacklo_epi32, _mm256_unpacklo_epi64,
 };
 
 /// Pixels of four bytes laid on white, four at a time. `order` says where red, green, blue and alpha are.
@@ -27,13 +28,14 @@ pub(super) fn on_white(stored: &[u8], order: [u8; 4], rgb: &mut [u8]) -> usize {
         // What is missing to white, times alpha, over 255 and rounded, is missing in the end: the same as mixing the colour
         // with white, since a quotient by 255 never lies halfway between two numbers.
         let missing = _mm_xor_si128(pixels, ones);
-        let [first, second] = [0, 1].map(|two| {
+        // Called by name: what `map` calls is sometimes compiled without these instructions around it, and then not inlined.
+        let mixed = |two: usize| {
             let product =
                 _mm_mullo_epi16(_mm_shuffle_epi8(missing, colours[two]), _mm_shuffle_epi8(pixels, alphas[two]));
             // (x + (x >> 8)) >> 8 in one multiplication.
             _mm_mulhi_epu16(_mm_add_epi16(product, half), shift)
-        });
-        _mm_shuffle_epi8(_mm_xor_si128(_mm_packus_epi16(first, second), ones), together)
+        };
+        _mm_shuffle_epi8(_mm_xor_si128(_mm_packus_epi16(mixed(0), mixed(1)), ones), together)
     })
 }
 
@@ -47,6 +49,8 @@ pub(super) fn pick(stored: &[u8], order: [u8; 3], rgb: &mut [u8]) -> usize {
 }
 
 /// Blocks of four pixels of four bytes through `convert`, of whose result the first twelve bytes count.
+// Inlined, since `convert` is not where the compiler puts the two into units of their own: four times as slow.
+#[inline]
 #[target_feature(enable = "ssse3")]
 fn blocks(stored: &[u8], rgb: &mut [u8], convert: impl Fn(__m128i) -> __m128i) -> usize {
     // A block is stored as 16 bytes, the last four of which the next block overwrites.
@@ -61,58 +65,70 @@ fn blocks(stored: &[u8], rgb: &mut [u8], convert: impl Fn(__m128i) -> __m128i) -
     blocks * 4
 }
 
-/// Moves a strip of RGB pixels, four columns of `count` rows, to where its columns are rows. Its first row is at `first` in
-/// `rows`, the next is `step` bytes from there, up or down, and so on; in this order they lie side by side when turned. Its columns
-/// go to `targets` in `out`. Takes as many rows as are a multiple of four, and returns how many. 16 bytes of each row are read.
-#[target_feature(enable = "ssse3")]
-pub(super) fn transpose(
+/// Turns four columns of pixels of `PIXEL` bytes, 3 or 4, on their side, as RGB: eight rows at a time, as often as they go into
+/// `count`. Returns how many rows are done. The first row is at `first` in `rows`, the next is `step` bytes from there, up or
+/// down, and so on; 16 bytes of each are read, and 8 bytes more than a column is long are written.
+#[target_feature(enable = "avx2")]
+pub(super) fn transpose<const PIXEL: usize>(
     rows: &[u8],
     first: usize,
     step: isize,
     count: usize,
-    out: &mut [u8],
-    targets: [usize; 4],
+    columns: [&mut [u8]; 4],
 ) -> usize {
-    let blocks = count / 4;
+    let blocks = count / 8;
     if blocks == 0 {
         return 0;
     }
-    let last = first.wrapping_add_signed(step * (blocks as isize * 4 - 1));
+    let last = first.wrapping_add_signed(step * (blocks as isize * 8 - 1));
     assert!(first.max(last) < rows.len() && rows.len() - first.max(last) >= 16, "rows to read");
-    assert!(targets.iter().all(|&at| at <= out.len() && out.len() - at >= blocks * 12), "places to write");
-    let apart = _mm_setr_epi8(0, 1, 2, -1, 3, 4, 5, -1, 6, 7, 8, -1, 9, 10, 11, -1);
-    let together = _mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1);
-    let (rows, out) = (rows.as_ptr(), out.as_mut_ptr());
+    assert!(columns.iter().all(|column| column.len() >= blocks * 24 + 8), "room to write");
+    let both = |register| _mm256_broadcastsi128_si256(register);
+    let apart = both(_mm_setr_epi8(0, 1, 2, -1, 3, 4, 5, -1, 6, 7, 8, -1, 9, 10, 11, -1));
+    let together = both(_mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1));
+    let joined = _mm256_setr_epi32(0, 1, 2, 4, 5, 6, 3, 7);
+    let columns = columns.map(<[u8]>::as_mut_ptr);
     for block in 0..blocks {
-        let [a, b, c, d] = [0, 1, 2, 3].map(|row| {
-            let at = first.wrapping_add_signed(step * (block as isize * 4 + row));
+        let row = |row: isize| {
+            let at = first.wrapping_add_signed(step * (block as isize * 8 + row));
             // SAFETY: between first and last, where 16 bytes are readable; the instruction wants no alignment.
-            _mm_shuffle_epi8(unsafe { _mm_loadu_si128(rows.add(at).cast()) }, apart)
-        });
-        let (ab_low, ab_high) = (_mm_unpacklo_epi32(a, b), _mm_unpackhi_epi32(a, b));
-        let (cd_low, cd_high) = (_mm_unpacklo_epi32(c, d), _mm_unpackhi_epi32(c, d));
-        let columns = [
-            _mm_unpacklo_epi64(ab_low, cd_low),
-            _mm_unpackhi_epi64(ab_low, cd_low),
-            _mm_unpacklo_epi64(ab_high, cd_high),
-            _mm_unpackhi_epi64(ab_high, cd_high),
+            unsafe { _mm_loadu_si128(rows.as_ptr().add(at).cast()) }
+        };
+        // Four pixels of a row, and of the row four further on.
+        let two_rows = |index: isize| {
+            let pixels = _mm256_set_m128i(row(index + 4), row(index));
+            if PIXEL == 4 { pixels } else { _mm256_shuffle_epi8(pixels, apart) }
+        };
+        let (a, b, c, d) = (two_rows(0), two_rows(1), two_rows(2), two_rows(3));
+        let (ab_low, ab_high) = (_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+        let (cd_low, cd_high) = (_mm256_unpacklo_epi32(c, d), _mm256_unpackhi_epi32(c, d));
+        let turned = [
+            _mm256_unpacklo_epi64(ab_low, cd_low),
+            _mm256_unpackhi_epi64(ab_low, cd_low),
+            _mm256_unpacklo_epi64(ab_high, cd_high),
+            _mm256_unpackhi_epi64(ab_high, cd_high),
         ];
-        for (column, at) in columns.into_iter().zip(targets) {
-            let column = _mm_shuffle_epi8(column, together);
-            // SAFETY: each target has room for 12 bytes a block. But for the last, the 4 bytes more that are written are of the
-            // next block, which overwrites them. The instructions want no alignment.
-            unsafe {
-                let to = out.add(at + block * 12);
-                if block + 1 < blocks {
-                    _mm_storeu_si128(to.cast(), column);
-                } else {
-                    _mm_storel_epi64(to.cast(), column);
-                    to.add(8).cast::<i32>().write_unaligned(_mm_cvtsi128_si32(_mm_srli_si128::<8>(column)));
-                }
-            }
+        for (pixels, column) in turned.into_iter().zip(columns) {
+            let pixels = _mm256_permutevar8x32_epi32(_mm256_shuffle_epi8(pixels, together), joined);
+            // SAFETY: each column has room for 24 bytes a block and 8 more; the instruction wants no alignment. Those 8 bytes are
+            // of the next block, which overwrites them, or what the caller allows.
+            unsafe { _mm256_storeu_si256(column.add(block * 24).cast(), pixels) }
         }
     }
-    blocks * 4
+    blocks * 8
+}
+
+/// Writes a line of the cache to memory, past the cache. It has to begin at a multiple of 32.
+#[target_feature(enable = "avx2")]
+pub(super) fn stream(line: &[u8; 64], to: &mut [u8]) {
+    assert!(to.len() == 64 && to.as_ptr().addr().is_multiple_of(32), "a line");
+    for at in [0, 32] {
+        // SAFETY: both are 64 bytes long, and what is written to is aligned as the instruction wants it.
+        unsafe {
+            let half = _mm256_loadu_si256(line.as_ptr().add(at).cast());
+            _mm256_stream_si256(to.as_mut_ptr().add(at).cast(), half);
+        }
+    }
 }
 
 /// Reverses the order of RGB pixels, five from each end at a time. Returns how many are done at either end.
@@ -156,14 +172,6 @@ pub(super) fn grey(grey: &[u8], rgb: &mut [u8]) -> usize {
         }
     }
     (grey.len() / 16).min(rgb.len() / 48) * 16
-}
-
-/// Has the processor fetch a line of the cache before it is written to.
-pub(super) fn prefetch(bytes: &[u8], at: usize) {
-    if let Some(byte) = bytes.get(at) {
-        // SAFETY: it is a hint, and the processor has SSE, as all of x86-64.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(byte).cast()) }
-    }
 }
 
 #[target_feature(enable = "ssse3")]

@@ -118,6 +118,7 @@ impl FakeWorker {
     }
 
     /// What it says of where its KV events come from, as JSON.
+    #[cfg(feature = "mm-routing")]
     pub fn set_event_sources(&self, sources: String) {
         *self.shared.event_sources.lock().unwrap() = Some(sources);
     }

@@ -4,6 +4,7 @@ use std::ffi::{CStr, c_char, c_int};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
+use super::Plan;
 use crate::media::decode::Size;
 
 // Links libjpeg-turbo, which the shim calls; nothing of the crate's own bindings is used.
@@ -23,7 +24,14 @@ struct RawDecoder {
 unsafe extern "C" {
     fn mg_jpeg_new(data: *const u8, size: usize, max_scans: c_int) -> *mut RawDecoder;
     fn mg_jpeg_free(jpeg: *mut RawDecoder);
-    fn mg_jpeg_start(jpeg: *mut RawDecoder, width: u32, height: u32, components: c_int, denominator: u32) -> c_int;
+    fn mg_jpeg_start(
+        jpeg: *mut RawDecoder,
+        width: u32,
+        height: u32,
+        components: c_int,
+        denominator: u32,
+        pixel_bytes: c_int,
+    ) -> c_int;
     fn mg_jpeg_read(jpeg: *mut RawDecoder, out: *mut u8, row_bytes: usize, rows: u32) -> c_int;
     fn mg_jpeg_finish(jpeg: *mut RawDecoder) -> c_int;
     fn mg_jpeg_message(jpeg: *mut RawDecoder) -> *const c_char;
@@ -46,33 +54,31 @@ pub(super) struct Decoder<'data> {
 }
 
 impl<'data> Decoder<'data> {
-    /// Reads the header, and all of a multi-scan file; fails unless the picture has this size and these components. Its rows
-    /// come at one `denominator`th (1, 2, 4 or 8) of that size, rounded up.
-    pub(super) fn start(
-        data: &'data [u8],
-        Size { height, width }: Size,
-        denominator: u32,
-        components: u8,
-        max_scans: u32,
-    ) -> Result<Self, Failure> {
+    /// Reads the header, and all of a multi-scan file; fails unless the picture has the plan's size and components. Its rows
+    /// come at one `denominator`th of that size, rounded up, `row_bytes` apart. Its pixels have a byte for each component, or
+    /// four where three would do.
+    pub(super) fn start(data: &'data [u8], plan: &Plan, pixel_bytes: u8, row_bytes: usize) -> Result<Self, Failure> {
+        let Plan { components, max_scans, full: Size { height, width }, denominator } = *plan;
+        assert!(width.div_ceil(denominator) as usize * usize::from(pixel_bytes) <= row_bytes, "rows apart");
         let max_scans = c_int::try_from(max_scans).unwrap_or(c_int::MAX);
         // SAFETY: data and size are those of a slice that outlives the decoder, by its lifetime.
         let raw = unsafe { mg_jpeg_new(data.as_ptr(), data.len(), max_scans) };
         let raw = NonNull::new(raw).ok_or_else(|| Failure::Broken("no memory for a decoder".into()))?;
-        let row_bytes = width.div_ceil(denominator) as usize * usize::from(components);
         let decoder = Self { raw, row_bytes, rows_left: height.div_ceil(denominator), data: PhantomData };
         // SAFETY: raw is a live decoder that nobody else uses.
-        let status = unsafe { mg_jpeg_start(raw.as_ptr(), width, height, c_int::from(components), denominator) };
+        let status =
+            unsafe { mg_jpeg_start(raw.as_ptr(), width, height, components.into(), denominator, pixel_bytes.into()) };
         decoder.check(status)?;
         Ok(decoder)
     }
 
-    /// Fills `rows`, a whole number of rows: of grey, of RGB, or of CMYK as it is stored, by the number of components.
+    /// Fills `rows`, a whole number of rows: of grey, of RGB, or of CMYK as it is stored, by the number of components. What is
+    /// between them keeps what it had.
     pub(super) fn read(&mut self, rows: &mut [u8]) -> Result<(), Failure> {
         assert!(rows.len().is_multiple_of(self.row_bytes), "whole rows");
         let count = (rows.len() / self.row_bytes) as u32;
         assert!(count <= self.rows_left, "no more rows than the picture has");
-        // SAFETY: rows has room for count rows of row_bytes, the width that the shim checked against libjpeg's output.
+        // SAFETY: rows has room for count rows of row_bytes, which are no shorter than what the shim checked libjpeg's output to be.
         let status = unsafe { mg_jpeg_read(self.raw.as_ptr(), rows.as_mut_ptr(), self.row_bytes, count) };
         self.rows_left -= count;
         self.check(status)

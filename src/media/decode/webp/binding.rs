@@ -118,18 +118,40 @@ pub(super) fn has_alpha(bytes: &[u8]) -> Option<bool> {
     Some(features.has_alpha != 0)
 }
 
-/// Bytes of a decoded pixel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Layout {
-    Rgb = 3,
-    Rgba = 4,
+/// Decodes a frame's payload of this size into `out` as RGB, whose rows are `row_bytes` apart.
+pub(super) fn decode_rgb(frame: &FirstFrame<'_>, out: &mut [u8], row_bytes: usize) -> Result<(), Failure> {
+    let (height, width) = (frame.height as usize, frame.width as usize);
+    assert!(height > 0 && width * 3 <= row_bytes);
+    assert!(out.len() >= (height - 1) * row_bytes + width * 3);
+    // SAFETY: the output is that of a slice, with its length.
+    unsafe { decode(frame, WEBP_CSP_MODE::MODE_RGB, out.as_mut_ptr(), out.len(), row_bytes) }
 }
 
-/// Decodes a frame's payload of this size into `out`, whose rows are `row_bytes` apart.
-pub(super) fn decode(frame: &FirstFrame<'_>, layout: Layout, out: &mut [u8], row_bytes: usize) -> Result<(), Failure> {
-    let (height, width) = (frame.height as usize, frame.width as usize);
-    assert!(height > 0 && width * layout as usize <= row_bytes);
-    assert!(out.len() >= (height - 1) * row_bytes + width * layout as usize);
+/// Decodes a frame's payload of this size to RGBA.
+pub(super) fn decode_rgba(frame: &FirstFrame<'_>) -> Result<Vec<u8>, Failure> {
+    let row_bytes = frame.width as usize * 4;
+    let bytes = frame.height as usize * row_bytes;
+    // Not filled with zeros first, which would take as long as laying on white.
+    let mut rgba = Vec::with_capacity(bytes);
+    // SAFETY: there is room for so many bytes.
+    unsafe { decode(frame, WEBP_CSP_MODE::MODE_RGBA, rgba.as_mut_ptr(), bytes, row_bytes)? };
+    // SAFETY: a payload of this size that is decoded without an error has filled them all.
+    unsafe { rgba.set_len(bytes) };
+    Ok(rgba)
+}
+
+/// Decodes to `bytes` bytes of memory at `out`, whose rows are `row_bytes` apart. Without an error, each row is written in full.
+///
+/// # Safety
+///
+/// The memory may be written to.
+unsafe fn decode(
+    frame: &FirstFrame<'_>,
+    colours: WEBP_CSP_MODE,
+    out: *mut u8,
+    bytes: usize,
+    row_bytes: usize,
+) -> Result<(), Failure> {
     let mut config = MaybeUninit::<WebPDecoderConfig>::zeroed();
     // SAFETY: WebPInitDecoderConfig fills the config unless the versions of header and library differ, which it reports.
     let mut config = unsafe {
@@ -138,17 +160,14 @@ pub(super) fn decode(frame: &FirstFrame<'_>, layout: Layout, out: &mut [u8], row
         }
         config.assume_init()
     };
-    config.output.colorspace = match layout {
-        Layout::Rgb => WEBP_CSP_MODE::MODE_RGB,
-        Layout::Rgba => WEBP_CSP_MODE::MODE_RGBA,
-    };
+    config.output.colorspace = colours;
     config.output.is_external_memory = 1;
     config.output.u.RGBA = WebPRGBABuffer {
-        rgba: out.as_mut_ptr(),
+        rgba: out,
         stride: i32::try_from(row_bytes).map_err(|_| Failure::Broken("rows of more than 2 GiB"))?,
-        size: out.len(),
+        size: bytes,
     };
-    // SAFETY: pointer and length are those of a slice; the output is that of a slice, with its length, which libwebp
+    // SAFETY: pointer and length are those of a slice; the output is what the caller promises, with its length, which libwebp
     // checks against the size in the payload.
     let status = unsafe { WebPDecode(frame.payload.as_ptr(), frame.payload.len(), ptr::from_mut(&mut config)) };
     if config.input.width != frame.width as i32 || config.input.height != frame.height as i32 {

@@ -5,7 +5,7 @@
 
 mod binding;
 
-use self::binding::{Demuxer, Failure, FirstFrame, Layout};
+use self::binding::{Demuxer, Failure, FirstFrame};
 use super::colour::rgba_on_white;
 use super::orientation::Orientation;
 use super::sniff::Format;
@@ -58,14 +58,13 @@ pub(super) fn decode(bytes: &[u8], plan: &Plan, canvas: Size, out: &mut [u8]) ->
     if plan.has_alpha {
         decode_on_white(&frame, out, row_bytes).map_err(refused)
     } else {
-        binding::decode(&frame, Layout::Rgb, out, row_bytes).map_err(refused)
+        binding::decode_rgb(&frame, out, row_bytes).map_err(refused)
     }
 }
 
 fn decode_on_white(frame: &FirstFrame<'_>, out: &mut [u8], row_bytes: usize) -> Result<(), Failure> {
     let width = frame.width as usize;
-    let mut rgba = vec![0; frame.height as usize * width * 4];
-    binding::decode(frame, Layout::Rgba, &mut rgba, width * 4)?;
+    let rgba = binding::decode_rgba(frame)?;
     for (out, rgba) in out.chunks_mut(row_bytes).zip(rgba.chunks_exact(width * 4)) {
         rgba_on_white(rgba, &mut out[..width * 3]);
     }
