@@ -112,6 +112,8 @@ def kinds() -> dict:
         "tiff_higher_strips": tiff(
             "<", b"\1\2\3\4\5\6", sized(3, 1, [8], rows=(LONG, [2])) | {273: (LONG, [11, 8]), 279: (LONG, [3, 3])}
         ),
+        "gif_loop_without_a_count": b"GIF89a\1\0\1\0\0\0\0!\xff\x0bNETSCAPE2.0\0\4,,,,\0"
+        + b",\0\0\0\0\1\0\1\0\0\2\2\x44\1\0;",
         "webp_usual_header": webp_with_header(10),
         "webp_longer_header": webp_with_header(12),
         "tiff_tile_rows_of_broken_bytes": tiff(

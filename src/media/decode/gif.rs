@@ -56,6 +56,8 @@ pub(super) fn probe(bytes: &[u8]) -> Result<Found, DecodeError> {
                             transparent = Some(index);
                         }
                     }
+                    // The block that says how often to loop is taken whether it is there or not.
+                    (0xff, Some(name)) if name.starts_with(b"NETSCAPE2.0") => drop(reader.block()),
                     // A comment that is empty has no further blocks; other extensions that begin so may have.
                     (0xfe, None) => continue,
                     _ => {}
