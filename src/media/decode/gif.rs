@@ -186,7 +186,7 @@ impl<'a> Reader<'a> {
         let end = self.bytes.len().min(start + (6 << (flags & 7)));
         let stored = &self.bytes[start..end];
         self.at = end;
-        let is_ramp = stored.chunks(3).zip(0u8..).all(|(entry, grey)| entry == [grey; 3]);
+        let is_ramp = stored.chunks(3).zip(0..=u8::MAX).all(|(entry, grey)| entry == [grey; 3]);
         if is_ramp {
             return Ok(None);
         }
