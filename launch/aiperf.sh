@@ -36,14 +36,7 @@ out="$root/.cache/aiperf"
 rm -rf "$out/runs"
 mkdir -p "$out/runs"
 
-# An environment of its own: aiperf's versions are not those of vLLM.
-lock="$root/python/requirements/aiperf.txt"
-if ! [ -x "$out/venv/bin/aiperf" ] || ! cmp --silent "$lock" "$out/venv/lock.txt"; then
-    say "installing aiperf (about 300 MB)"
-    quietly aiperf-venv "uv venv" "$root/.venv/bin/uv" venv --clear --python "$python" "$out/venv"
-    VIRTUAL_ENV="$out/venv" quietly aiperf-install "aiperf" "$root/.venv/bin/uv" pip sync --require-hashes "$lock"
-    cp "$lock" "$out/venv/lock.txt"
-fi
+own_environment aiperf "$out" aiperf
 
 if [ -z "$gateway" ]; then
     binary="$root/target/release/mediagate"

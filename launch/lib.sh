@@ -156,6 +156,18 @@ wait_for() {
     done
 }
 
+# own_environment NAME FOLDER LABEL: FOLDER/venv with what python/requirements/NAME.txt locks, for programs whose versions are not
+# those of the project's environment, which must be there. Does nothing if it is there already.
+own_environment() {
+    local lock="$root/python/requirements/$1.txt" venv="$2/venv"
+    cmp --silent "$lock" "$venv/lock.txt" && return
+    say "installing $3 (about 300 MB)"
+    mkdir -p "$2"
+    quietly "$1-venv" "uv venv" "$root/.venv/bin/uv" venv --clear --python "$root/.venv/bin/python" "$venv"
+    VIRTUAL_ENV="$venv" quietly "$1-install" "$3" "$root/.venv/bin/uv" pip sync --require-hashes "$lock"
+    cp "$lock" "$venv/lock.txt"
+}
+
 # The folder of libnixl_capi.so in the project's environment.
 nixl_lib_dir() {
     local dir

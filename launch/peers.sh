@@ -16,19 +16,11 @@ case "${1:-}" in
 *) die "unknown option $1; usage: launch/peers.sh [--requests N]" ;;
 esac
 
+install_system_packages
 "$root/launch/setup-python.sh" --vllm
 python="$root/.venv/bin/python"
 out="$root/.cache/peers"
-mkdir -p "$out"
-
-# An environment of its own: the peers' versions are not those of vLLM.
-lock="$root/python/requirements/peers.txt"
-if ! [ -x "$out/venv/bin/smg" ] || ! cmp --silent "$lock" "$out/venv/lock.txt"; then
-    say "installing Dynamo and SMG (about 300 MB)"
-    quietly peers-venv "uv venv" "$root/.venv/bin/uv" venv --clear --python "$python" "$out/venv"
-    VIRTUAL_ENV="$out/venv" quietly peers-install "the peers" "$root/.venv/bin/uv" pip sync --require-hashes "$lock"
-    cp "$lock" "$out/venv/lock.txt"
-fi
+own_environment peers "$out" "Dynamo and SMG"
 
 say "building mediagate (the first time: ten minutes on two cores)"
 (cd "$root" && quietly build "cargo build" cargo build --release --locked)

@@ -43,6 +43,9 @@ running=""
 say "aiperf: a few requests, to see that it runs"
 "$root/launch/aiperf.sh" --requests 8 --concurrency 2
 
+say "Dynamo and SMG beside mediagate: a few requests, to see that all of them run"
+"$root/launch/peers.sh" --requests 4
+
 say "resizing against the image processors of transformers, over 2,000 random pictures"
 MEDIAGATE_RESIZE_SEED="$RANDOM" MEDIAGATE_RESIZE_IMAGES=2000 cargo test --release --locked --test resize_transformers -- --nocapture
 
