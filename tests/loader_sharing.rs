@@ -99,7 +99,7 @@ async fn a_failure_reaches_all_and_is_told_again_for_a_moment_if_it_is_the_origi
     for (path, code) in [
         ("/1/8/8?status=502&delay=50", "media_origin_failed"),
         ("/1/8/8?status=404&delay=50", "media_origin_refused"),
-        ("/1/8/8?broken=true&delay=50", "image_corrupt"),
+        ("/1/8/8?broken=true&delay=50", "image_truncated"),
     ] {
         let all = join_all((0..8).map(|_| loader.load(origin.url(path), &scope, late()))).await;
         for error in all.into_iter().map(Result::unwrap_err) {

@@ -44,6 +44,7 @@ STOP_SECONDS = 1.3
 DEADLINE_SECONDS = 15.0
 HEAL_SECONDS = 45.0
 PLACING_TRIES = 30
+WAKE_SECONDS = 1.0
 
 ALL = os.environ.get("MEDIAGATE_ALL_FAULTS") == "1"
 LANES = {"fastest": None, "tcp": "tcp,self"}
@@ -315,6 +316,16 @@ def test_after_a_fault_the_answer_is_right_and_all_heals(scene: Scene, case: Cas
 @pytest.mark.parametrize("lane", LANES)
 def test_a_gateway_that_wakes_in_its_write_after_the_range_was_granted_to_another_harms_nobody(lane: str):
     """The worst moment: the other's pixels are there, and not taken yet, when the sleeper goes on writing over them."""
+    # Which it does unless it sees first that it has slept too long: the threads that wake race for it.
+    tries = 5 if lane == "fastest" else 1
+    for _ in range(tries):
+        if a_sleeper_writes_on_and_nobody_is_harmed(lane):
+            return
+    assert lane != "fastest", "no sleeper went on writing"
+
+
+def a_sleeper_writes_on_and_nobody_is_harmed(lane: str) -> bool:
+    """Whether it wrote on. That nobody is harmed holds either way."""
     scene = Scene(lane, grants=1, gateways=1, lease_seconds=2.0)
     (sleeper,) = scene.gateways
     until("to be attached", lambda: sleeper.total("mediagate_worker_attached") == 1)
@@ -325,13 +336,13 @@ def test_a_gateway_that_wakes_in_its_write_after_the_range_was_granted_to_anothe
     (picture,) = (picture for picture in scene.pictures if picture is not dream.picture)
     asking, landed = scene.after_a_write(heir, picture)
     go_on(sleeper.pid)
-    if lane == "fastest":
-        # The kernel lets it: it asks nobody on the worker's side.
-        until("the heir's pixels to be torn", lambda: not picture.is_made_of(landed))
+    # Where the kernel lets it, at once: it asks nobody on the worker's side.
+    time.sleep(WAKE_SECONDS)
+    torn = not picture.is_made_of(landed)
     go_on(scene.worker.pid)
     assert asking.answer() in ("push", "inline")
     assert dream.answer() in ("push", "inline")
-    if lane == "fastest":
+    if torn:
         assert heir.total("mediagate_transfers_total", 'outcome="stale"') >= 1, "the copy was refused"
     # One leaves, so that there is landing memory for the other.
     scene.gateways.remove(heir)
@@ -339,3 +350,4 @@ def test_a_gateway_that_wakes_in_its_write_after_the_range_was_granted_to_anothe
     heir.end()
     scene.heals()
     scene.end()
+    return torn
