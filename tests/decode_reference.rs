@@ -2,6 +2,7 @@
 //!
 //! The images are not part of this repository; where they are not found beside it, the tests say so and pass.
 
+#[allow(dead_code, reason = "shared with another test")]
 mod decode_support;
 
 use std::collections::BTreeMap;

@@ -6,12 +6,10 @@
 #[allow(dead_code, reason = "shared with another test")]
 mod decode_support;
 
-use std::env;
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
 
-use decode_support::Table;
+use decode_support::{Table, pillow};
 use mediagate::media::decode::DecodeLimits;
 use serde_json::Value;
 
@@ -34,27 +32,6 @@ fn kinds_that_were_once_decoded_otherwise_are_decoded_as_vllm_decodes_them() {
 
 #[test]
 fn variants_that_pillow_does_not_write_are_decoded_as_it_decodes_them() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let python = env::var_os("MEDIAGATE_PILLOW_PYTHON").unwrap_or_else(|| root.join(".venv/bin/python").into());
-    let version = Command::new(&python).args(["-c", "import PIL; print(PIL.__version__)"]).output();
-    if !version.is_ok_and(|output| output.stdout == b"13.0.0\n") {
-        println!("skipped: {} has no pillow 13.0.0", python.display());
-        return;
-    }
-    let choice = |name: &str, default: &str| env::var(name).unwrap_or_else(|_| default.into());
-    let output = Command::new(&python)
-        .arg(root.join("tests/pillow/variants.py"))
-        .args([choice("MEDIAGATE_PILLOW_SEED", "1"), choice("MEDIAGATE_PILLOW_IMAGES", IMAGES)])
-        .stderr(Stdio::null())
-        .output()
-        .unwrap();
-    assert!(output.status.success());
     let limits = DecodeLimits { max_pixels: MAX_PIXELS, max_side: u32::MAX, ..DecodeLimits::default() };
-    let mut table = Table::default();
-    for line in output.stdout.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
-        let image: Value = serde_json::from_slice(line).unwrap();
-        let bytes = base64_simd::STANDARD.decode_to_vec(image["file"].as_str().unwrap()).unwrap();
-        table.count(image["name"].as_str().unwrap(), &bytes, &image, &limits);
-    }
-    table.print_and_check();
+    pillow::compare("variants.py", IMAGES, &limits);
 }

@@ -1,5 +1,7 @@
 //! Counting what the decoders make of images against what vLLM makes of them.
 
+pub mod pillow;
+
 use std::collections::BTreeMap;
 
 use mediagate::media::decode::{DecodeError, DecodeLimits, Format, Probe, decode_into, probe};
