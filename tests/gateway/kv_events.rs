@@ -1,6 +1,6 @@
 //! Workers that publish what they hold, well and badly.
 
-use super::support::{eventually, gateway::Gateway, publisher::Publisher, worker::FakeWorker};
+use super::support::{eventually, gateway::Gateway, kept_address, publisher::Publisher, worker::FakeWorker};
 
 /// Nothing is known, a part, everything.
 const VIEW: &str = "mediagate_kv_view_completeness";
@@ -59,8 +59,7 @@ async fn a_publisher_that_is_gone_takes_along_what_it_said_and_a_new_one_is_foun
 #[tokio::test]
 async fn a_publisher_that_connects_is_listened_to() {
     let worker = FakeWorker::start().await;
-    let free = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let publisher = Publisher::connecting_to(free).await;
+    let publisher = Publisher::connecting_to(kept_address()).await;
     let gateway = gateway(&worker, &publisher).await;
     publisher.store(&[1]);
     known(&gateway, 2.0, 1.0).await;
