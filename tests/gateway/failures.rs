@@ -400,6 +400,8 @@ async fn a_worker_that_is_full_gets_no_more_and_where_all_are_full_clients_hear_
     assert_eq!((slow.seen().len(), other.seen().len()), (2, 2));
     let (status, answer) = gateway.chat(request(4)).await;
     assert_eq!((status, answer["error"]["code"].as_str()), (503, Some("workers_overloaded")));
+    let (status, answer) = gateway.post("/v1/audio/transcriptions", "sound").await;
+    assert_eq!((status, answer["error"]["code"].as_str()), (503, Some("workers_overloaded")));
     for (asked, exchange) in under_way {
         exchange.answer(worker::ok_json("{}")).await;
         assert_eq!(asked.await.unwrap().unwrap().status(), 200);

@@ -82,6 +82,18 @@ async fn nonsense_is_counted_and_the_gateway_goes_on() {
 }
 
 #[tokio::test]
+async fn a_publisher_whose_replays_are_out_of_reach_is_not_asked_without_a_pause() {
+    let (worker, publisher) = (FakeWorker::start().await, Publisher::start().await);
+    let replay = format!("tcp://{}", publisher.replay);
+    worker.set_event_sources(publisher.sources().replace(&replay, "tcp://127.0.0.1:1"));
+    let start = std::time::Instant::now();
+    let gateway = Gateway::passthrough(&worker.url(), &["--route-policy", "mm-kv"]).await;
+    gateway.log.wait_for_another("KV events: connected", 2).await;
+    let connections = gateway.log.count("KV events: connected") as u128;
+    assert!(connections <= 1 + start.elapsed().as_millis() / 200, "{connections}");
+}
+
+#[tokio::test]
 async fn a_worker_without_events_is_routed_to_all_the_same() {
     let worker = FakeWorker::start().await;
     let gateway = Gateway::passthrough(&worker.url(), &["--route-policy", "mm-kv"]).await;
