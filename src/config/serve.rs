@@ -212,6 +212,12 @@ impl ServeArgs {
                 "--max-body-bytes is above --worker-body-budget-bytes, so that no such body could be changed for a worker",
             );
         }
+        for (at, route) in self.extra_routes.iter().enumerate() {
+            if self.extra_routes[..at].contains(route) {
+                let ExtraRoute { method, path } = route;
+                return invalid(&format!("--extra-route {method} {path} is given twice; give it once"));
+            }
+        }
         self.routing.validate()?;
         if !observe::tracing::is_filter(&self.log) {
             return invalid(
