@@ -38,7 +38,8 @@ use crate::{
     worker::{
         Registry, WorkerClient,
         attach::Identity,
-        monitor::{self, MonitorSettings, Transfers},
+        attachment::Transfers,
+        monitor::{self, MonitorSettings},
         probe::Probe,
     },
 };

@@ -4,6 +4,7 @@ use std::{path::PathBuf, str::FromStr};
 
 use clap::Args;
 
+use super::ConfigError;
 use crate::server::{extra::ExtraRoute, tenant::Tenancy};
 
 #[derive(Debug, Args)]
@@ -22,4 +23,18 @@ pub struct AccessArgs {
     #[arg(long = "extra-route", id = "extra_route", env = "MEDIAGATE_EXTRA_ROUTE", value_name = "ROUTE", value_delimiter = ',',
           value_parser = ExtraRoute::from_str)]
     pub extra_routes: Vec<ExtraRoute>,
+}
+
+impl AccessArgs {
+    pub(super) fn validate(&self) -> Result<(), ConfigError> {
+        for (at, route) in self.extra_routes.iter().enumerate() {
+            if self.extra_routes[..at].contains(route) {
+                let ExtraRoute { method, path } = route;
+                return Err(ConfigError::Invalid(format!(
+                    "--extra-route {method} {path} is given twice; give it once"
+                )));
+            }
+        }
+        Ok(())
+    }
 }

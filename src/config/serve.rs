@@ -83,6 +83,7 @@ impl ServeArgs {
     pub fn validate(&self) -> Result<(), ConfigError> {
         let invalid = |message: &str| Err(ConfigError::Invalid(message.into()));
         self.listening.validate()?;
+        self.access.validate()?;
         self.fleet.validate()?;
         self.requests.validate()?;
         self.routing.validate()?;

@@ -10,7 +10,7 @@ use axum::{
     routing::{delete, get, post},
 };
 use http::{
-    HeaderValue, Method, StatusCode,
+    HeaderMap, HeaderValue, Method, StatusCode,
     header::{HOST, ORIGIN},
     uri::Authority,
 };
@@ -24,7 +24,7 @@ use super::{
     extra::{ExtraRoute, extra},
     forward::forward,
     framing, headers, health, models,
-    recent::{ErrorCode, RecentError},
+    recent::RecentError,
     responses, status,
     surface::SURFACES,
     uploads::{UPLOADS, upload},
@@ -183,25 +183,29 @@ async fn every_answer(
     request.headers_mut().insert(headers::REQUEST_ID, id.clone());
     let mut response = next.run(request).await;
     let route = matched.as_ref().map_or("other", |matched| name_of(matched.as_str()));
-    if let Some(ErrorCode(code)) = response.extensions().get() {
-        let (status, request_id) = (response.status().as_u16(), id.to_str().unwrap_or_default().to_owned());
+    if let Some(refusal) = response.extensions_mut().remove::<Refusal>() {
+        let (status, code) = (response.status().as_u16(), refusal.code);
+        let request_id = id.to_str().unwrap_or_default().to_owned();
         app.recent.add(RecentError { at: SystemTime::now(), route, status, code, request_id });
-    }
-    if let Some(refusal) = response.extensions_mut().remove::<Refusal>()
-        && dialect != Dialect::OpenAi
-    {
-        let (mut parts, body) = refusal.answer(dialect).into_parts();
-        // Headers that are about the route, such as `allow`, stay.
-        for (name, value) in response.headers() {
-            if !parts.headers.contains_key(name) {
-                parts.headers.append(name, value.clone());
-            }
+        if dialect != Dialect::OpenAi {
+            response = in_dialect(&refusal, dialect, response.headers());
         }
-        response = Response::from_parts(parts, body);
     }
     observe::request(route, response.status().as_u16());
     observe::first_byte(route, start.elapsed());
     response.headers_mut().insert(headers::REQUEST_ID, id);
+    response
+}
+
+/// A refusal as another client understands it, with the headers of the answer that it was.
+fn in_dialect(refusal: &Refusal, dialect: Dialect, headers: &HeaderMap) -> Response {
+    let mut response = refusal.answer(dialect);
+    // Those that are about the route or the connection, such as `allow`, stay.
+    for (name, value) in headers {
+        if !response.headers().contains_key(name) {
+            response.headers_mut().append(name, value.clone());
+        }
+    }
     response
 }
 

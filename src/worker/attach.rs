@@ -49,6 +49,13 @@ pub enum AttachError {
     Transfer(PushError),
 }
 
+impl AttachError {
+    /// Whether it stays so until somebody sets up the worker or the gateway otherwise.
+    pub fn needs_an_operator(&self) -> bool {
+        matches!(self, AttachError::NoPlugin | AttachError::KeyNeeded | AttachError::Denied | AttachError::NotAuthentic)
+    }
+}
+
 /// Who attaches, and with which key.
 #[derive(Debug, Clone)]
 pub struct Identity {

@@ -5,11 +5,13 @@
 //! - [`load`]: how busy a worker is; [`reports`]: what workers say of that themselves.
 //! - [`client`]: HTTP to workers.
 //! - [`attach`]: the gateway's side of attach, renew, void and detach (docs/PROTOCOL.md).
+//! - [`attachment`]: a grant from its beginning to its end.
 //! - [`belief`]: what a worker is believed to hold processed.
 //! - [`probe`]: what a connection is worth, measured on attach.
 //! - [`monitor`]: a task for each worker that keeps that state true.
 
 pub mod attach;
+pub mod attachment;
 pub mod belief;
 pub mod changes;
 pub mod circuit;

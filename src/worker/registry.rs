@@ -168,6 +168,10 @@ mod tests {
             assert!(registry(&[url]).is_err(), "{url}");
         }
         assert!(matches!(registry(&["http://x:80", "http://x/"]), Err(WorkerUrlError::Twice(_))));
+        for url in ["http://u:secret@x", "http://u:secret@x:port", "u:secret@@x", "http://x?a=secret", "x#secret"] {
+            let error = registry(&[url]).unwrap_err().to_string();
+            assert!(error.contains('x') && !error.contains("secret"), "{error}");
+        }
     }
 
     #[test]

@@ -116,16 +116,14 @@ pub struct Worker {
 impl Worker {
     /// The base URL of a worker: absolute, plain, with a slash at its end.
     pub(super) fn parse_url(text: &str) -> Result<Url, WorkerUrlError> {
-        let mut base = Url::parse(text).map_err(|error| WorkerUrlError::Parse(text.into(), error))?;
+        let mut base = Url::parse(text).map_err(|error| WorkerUrlError::Parse(without_secrets(text).into(), error))?;
         let plain = matches!(base.scheme(), "http" | "https")
             && base.username().is_empty()
             && base.password().is_none()
             && base.query().is_none()
             && base.fragment().is_none();
         if !plain || base.host_str().is_none() || base.port_or_known_default().is_none() {
-            // What is shown must not show a password.
-            let _ = base.set_username("").and_then(|()| base.set_password(None));
-            return Err(WorkerUrlError::Shape(base.into()));
+            return Err(WorkerUrlError::Shape(without_secrets(text).into()));
         }
         if !base.path().ends_with('/') {
             base.set_path(&format!("{}/", base.path()));
@@ -394,6 +392,12 @@ impl Worker {
             Some(Phase::HalfOpen) | None => {}
         }
     }
+}
+
+/// As much of what was to be a URL as may be shown: no user with a password, and no query.
+fn without_secrets(text: &str) -> &str {
+    let shown = text.split(['?', '#']).next().unwrap_or_default();
+    shown.rsplit_once('@').map_or(shown, |(_, host)| host)
 }
 
 /// A request on a worker; see [`Worker::enter`]. What it tells about the worker is said with [`Self::ended`]; dropped

@@ -10,7 +10,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
     sync::mpsc::UnboundedReceiver,
     task::JoinSet,
-    time::{sleep, timeout},
+    time::{MissedTickBehavior, interval, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -42,6 +42,9 @@ const RETURN_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long until a worker is asked again where its events come from, after it was not reached, and after it had none.
 const ASK_SOON: Duration = Duration::from_secs(1);
 const ASK_LATE: Duration = Duration::from_secs(30);
+
+/// From one connection to a publisher to the next: one that ends each at once must not keep us busy.
+const RECONNECT_INTERVAL: Duration = Duration::from_millis(200);
 
 /// How often a worker that says nothing gives up what is beyond its share of the index, since others have come.
 const SHRINK_INTERVAL: Duration = Duration::from_millis(200);
@@ -135,7 +138,10 @@ async fn follow(index: Arc<KvIndex>, worker: Arc<Worker>, rank: u32, addresses: 
     let mut follower = Follower { index, worker, stream: Stream::new(lane), addresses };
     let mut listener = None;
     // Ends with the error of a connection that could not be made; the lane goes with it.
+    let mut connections = interval(RECONNECT_INTERVAL);
+    connections.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
+        connections.tick().await;
         let connection = match follower.connect(&mut listener).await {
             Ok(connection) => connection,
             Err(error) => return error.to_string(),
