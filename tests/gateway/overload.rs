@@ -6,7 +6,7 @@ use futures_util::{FutureExt, future::join_all};
 use serde_json::json;
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
-    net::TcpListener,
+    net::TcpSocket,
 };
 
 use super::support::{
@@ -77,7 +77,11 @@ async fn pixels_that_go_inline_take_turns_where_there_is_memory_for_one_of_them(
 
 /// A worker that reads the heads of chat requests, and not their bodies.
 async fn unreading() -> (String, Arc<Mutex<Vec<BufReader<tokio::net::TcpStream>>>>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let socket = TcpSocket::new_v4().unwrap();
+    // However much the machine would buffer.
+    socket.set_recv_buffer_size(64 << 10).unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = socket.listen(16).unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let stuck = Arc::<Mutex<Vec<_>>>::default();
     let kept = stuck.clone();

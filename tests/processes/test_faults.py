@@ -108,7 +108,10 @@ class Asking:
 class Scene:
     """A worker, and gateways that may be granted so much of its landing memory that each can push one picture."""
 
-    def __init__(self, lane: str, grants: int, gateways: int, lease_seconds: float = LEASE_SECONDS) -> None:
+    def __init__(
+        self, lane: str, grants: int, gateways: int, lease_seconds: float = LEASE_SECONDS, push_timeout_ms: int = 2000
+    ) -> None:
+        self._push_timeout_ms = push_timeout_ms
         env = {"UCX_TLS": tls} if (tls := LANES[lane]) else {}
         flags = [
             "--landing-bytes", str(grants * PICTURE_BYTES), "--grant-bytes", str(PICTURE_BYTES), "--cache-bytes", "0",
@@ -129,8 +132,8 @@ class Scene:
     def add_gateway(self) -> Gateway:
         flags = [
             "--arena-bytes", "256MiB", "--media-max-pixels", "9000000", "--health-interval-ms", "100",
-            "--push-timeout-ms", "2000", "--landing-bytes", str(PICTURE_BYTES), "--inline-where-faster=false",
-            "--log", "info,mediagate=debug",
+            "--push-timeout-ms", str(self._push_timeout_ms), "--landing-bytes", str(PICTURE_BYTES),
+            "--inline-where-faster=false", "--log", "info,mediagate=debug",
         ]  # fmt: skip
         name = f"faults-{self.lane}-gateway-{len(self.gateways)}"
         gateway = Gateway(name, [self.worker.url], *flags, env=self.env)
@@ -355,17 +358,18 @@ def play(scene: Scene, case: Case) -> None:
 @pytest.mark.parametrize("lane", LANES)
 def test_a_gateway_that_wakes_in_its_write_after_the_range_was_granted_to_another_harms_nobody(lane: str):
     """The worst moment: the other's pixels are there, and not taken yet, when the sleeper goes on writing over them."""
-    # Which it does unless it sees first that it has slept too long: the threads that wake race for it.
+    # Which it does in the midst of a piece; before the next one it sees that it has slept too long for a push, unless a
+    # push has all the time in the world.
     tries = WAKING_TRIES if lane == "fastest" else 1
     for _ in range(tries):
-        with contextlib.closing(Scene(lane, grants=1, gateways=1, lease_seconds=2.0)) as scene:
+        with contextlib.closing(Scene(lane, grants=1, gateways=1, lease_seconds=2.0, push_timeout_ms=600_000)) as scene:
             if a_sleeper_writes_on_and_nobody_is_harmed(scene):
                 return
     assert lane != "fastest", "no sleeper went on writing"
 
 
 def a_sleeper_writes_on_and_nobody_is_harmed(scene: Scene) -> bool:
-    """Whether it wrote on. That nobody is harmed holds either way."""
+    """Whether it wrote on, and the worker met with it. That nobody is harmed holds either way."""
     (sleeper,) = scene.gateways
     until("to be attached", lambda: sleeper.total("mediagate_worker_attached") == 1)
     dream = scene.during_a_write()
@@ -384,11 +388,12 @@ def a_sleeper_writes_on_and_nobody_is_harmed(scene: Scene) -> bool:
     programs.go_on(scene.worker.pid)
     assert asking.answer() in ("push", "inline")
     assert dream.answer() in ("push", "inline")
-    if torn:
-        assert heir.total("mediagate_transfers_total", 'outcome="stale"') >= 1, "the copy was refused"
+    stale, gone = (heir.total("mediagate_transfers_total", f'outcome="{word}"') for word in ("stale", "refused_gone"))
+    # The heir's own lease may have ended, where this took long.
+    assert not torn or stale + gone >= 1, "the copy was refused"
     # One leaves, so that there is landing memory for the other.
     scene.gateways.remove(heir)
     until("slots and sources", lambda: not in_use(heir))
     heir.end()
     scene.heals()
-    return torn
+    return torn and stale >= 1
