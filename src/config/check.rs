@@ -56,7 +56,7 @@ impl Findings {
         if workers.is_empty() && args.fleet.workers_file.is_some() {
             self.warnings.push("--workers-file names no worker: every request gets 503 until one is added".into());
         }
-        let remote = workers.iter().find(|worker| !worker.is_loopback());
+        let remote = workers.iter().find(|worker| !worker.base().is_loopback());
         if let Some(worker) = remote
             && args.images.frontend_decoding
             && args.transfer.attach_key_file.is_none()
