@@ -12,7 +12,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import programs
+import pytest
 from gateway import Attached, Gateway, picture
+
+from mediagate_vllm import memory
+from mediagate_vllm.settings import SettingError
 
 LEASE_SECONDS = 0.5
 
@@ -196,3 +200,17 @@ def test_it_lets_go_of_sockets_that_its_parent_left_open():
         )
     # Three streams, and the folder that is listed.
     assert len(left.stdout.split(",")) == 4, left.stdout
+
+
+def test_memory_that_is_not_there_is_said_in_a_line_and_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(memory, "MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(memory, "CGROUP", tmp_path)
+    assert memory.available_bytes() is None
+    (tmp_path / "meminfo").write_text("MemTotal: 9999999 kB\nMemAvailable:   4096 kB\n")
+    (tmp_path / "memory.max").write_text("max\n")
+    with pytest.raises(SettingError, match=r"MEDIAGATE_LANDING_BYTES asks for 8 MiB .* 4 MiB are available"):
+        memory.LandingMemory(8 << 20)
+    (tmp_path / "memory.max").write_text("2097152\n")
+    with pytest.raises(SettingError, match="2 MiB are available"):
+        memory.LandingMemory(3 << 20)
+    assert memory.LandingMemory(1 << 20).size == 1 << 20

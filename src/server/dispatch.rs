@@ -34,6 +34,7 @@ pub enum Target<'a> {
 }
 
 impl Target<'_> {
+    /// Whether a worker may get the request.
     pub fn allows(&self, worker: &Worker) -> bool {
         match self {
             Target::Model(model) => models::may_serve(worker, *model),
@@ -74,7 +75,7 @@ pub async fn dispatch(
         let work = worker.load.begin(decision.new_tokens(), decision.tokens);
         let delivery = Delivery { app, worker: &worker, headers: &to_worker, request, elsewhere };
         // What may not be sent twice must not meet a connection that is just being closed.
-        let client = if request.surface.again == Again::Safe { app.client.http() } else { app.client.fresh() };
+        let client = if request.surface.again == Again::Safe { app.client.kept() } else { app.client.recent() };
         let mut end = turn(&delivery, client).await;
         if matches!(end, End::NoAnswer(NoAnswer::Unanswered)) && !others && search.forgives_a_break() {
             worker.look.notify_one();

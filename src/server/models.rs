@@ -105,7 +105,7 @@ async fn merged(app: &App, headers: &HeaderMap) -> Result<Vec<Value>, Refusal> {
 
 /// The entries of a worker's list, which is kept.
 async fn list(app: &App, worker: &Worker, headers: &HeaderMap) -> Option<Vec<Value>> {
-    let mut request = app.client.http().get(worker.url("/v1/models")).timeout(TIMEOUT);
+    let mut request = app.client.kept().get(worker.url("/v1/models")).timeout(TIMEOUT);
     if let Some(authorization) = app.authorization(headers) {
         request = request.header(AUTHORIZATION, authorization);
     }
@@ -117,7 +117,10 @@ async fn list(app: &App, worker: &Worker, headers: &HeaderMap) -> Option<Vec<Val
 
 /// Whether a worker may serve a model; vLLM serves its first one where none is named, or nothing by that.
 pub fn may_serve(worker: &Worker, model: Option<&str>) -> bool {
-    let models = worker.models();
+    serves(&worker.models(), model)
+}
+
+fn serves(models: &[String], model: Option<&str>) -> bool {
     model.is_none_or(|model| model.is_empty() || models.is_empty() || models.iter().any(|served| served == model))
 }
 
@@ -198,6 +201,15 @@ mod tests {
     use tokio::sync::Notify;
 
     use super::*;
+
+    #[test]
+    fn a_worker_of_which_no_model_is_known_may_serve_any() {
+        let models = ["a".to_owned(), "b".to_owned()];
+        for model in [Some("b"), Some(""), None] {
+            assert!(serves(&models, model), "{model:?}");
+        }
+        assert!(serves(&[], Some("c")) && !serves(&models, Some("c")));
+    }
 
     #[tokio::test]
     async fn clients_that_leave_do_not_have_workers_asked_again() {

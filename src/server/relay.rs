@@ -1,7 +1,7 @@
 //! What goes to a worker as it comes: uploads of audio, questions about responses, and the routes that an operator added.
 //!
 //! The body is not looked at and not kept: it streams through, so it goes to one worker and to no second once a byte of it
-//! was read, and over a connection of its own, which nobody is just closing.
+//! was read, and over a connection that nobody is just closing.
 
 use std::{
     pin::Pin,
@@ -68,7 +68,7 @@ async fn send(app: &App, client: &HeaderMap, target: Target<'_>, outgoing: Outgo
         };
         let mut url = worker.url(&path);
         url.set_query(query.as_deref());
-        let mut request = app.client.fresh().request(method.clone(), url).headers(to_worker.clone());
+        let mut request = app.client.recent().request(method.clone(), url).headers(to_worker.clone());
         if method != Method::GET {
             request = request.body(reqwest::Body::wrap_stream(body.clone()));
         }

@@ -1,6 +1,6 @@
 //! The list of routes. What is not on it is 404: nothing reaches a worker that nobody thought of.
 
-use std::time::SystemTime;
+use std::{net::IpAddr, time::SystemTime};
 
 use axum::{
     Router,
@@ -9,7 +9,11 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{delete, get, post},
 };
-use http::{HeaderMap, HeaderValue, Method, StatusCode, header::ORIGIN};
+use http::{
+    HeaderMap, HeaderValue, Method, StatusCode,
+    header::{HOST, ORIGIN},
+    uri::Authority,
+};
 use rand::RngCore;
 use tokio::time::Instant;
 
@@ -67,14 +71,15 @@ pub fn public(app: App, extra_routes: &[ExtraRoute], with_admin: bool) -> Router
         .with_state(app)
 }
 
-/// What operators reach, on a listener of its own.
-pub fn admin(app: App) -> Router {
-    operators()
+/// What operators reach, on a listener of its own; on a loopback address it is asked by none but local names.
+pub fn admin(app: App, is_loopback: bool) -> Router {
+    let router = operators()
         .route("/health", get(health::health))
         .route("/ready", get(health::ready))
         .fallback(nothing_here)
         .method_not_allowed_fallback(method_not_allowed)
-        .with_state(app)
+        .with_state(app);
+    if is_loopback { router.layer(middleware::from_fn(local_names)) } else { router }
 }
 
 fn operators() -> Router<App> {
@@ -97,6 +102,25 @@ async fn no_web_pages(request: Request, next: Next) -> Response {
         return Refusal::new(StatusCode::FORBIDDEN, "from_web_page", message).into_response();
     }
     next.run(request).await
+}
+
+/// A web site can have its own name lead to 127.0.0.1 (DNS rebinding), and so have an operator's browser read to it what
+/// stands there. The browser then asks for that name.
+async fn local_names(request: Request, next: Next) -> Response {
+    let header = request.headers().get(HOST).and_then(|value| Authority::try_from(value.as_bytes()).ok());
+    let authority = request.uri().authority().or(header.as_ref());
+    if authority.is_none_or(|authority| is_local_name(authority.host())) {
+        return next.run(request).await;
+    }
+    let message =
+        "On a loopback address this listener is asked for by address or as localhost; `Host` has another name.";
+    Refusal::new(StatusCode::FORBIDDEN, "from_web_page", message).into_response()
+}
+
+/// An address, which no name server can have lead elsewhere, or the one name that leads to this machine alone.
+fn is_local_name(host: &str) -> bool {
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    bare.parse::<IpAddr>().is_ok() || host.eq_ignore_ascii_case("localhost")
 }
 
 /// On the public listener, operators show a key that is marked as one of theirs.

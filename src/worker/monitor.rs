@@ -89,7 +89,8 @@ impl Monitor {
         }
     }
 
-    /// Whether the worker lives.
+    /// Whether the worker lives. Over a new connection, as a new request may need one; every second, that costs the gateway a
+    /// few ten-thousandths of a core for a worker.
     async fn check(&mut self) {
         let health = self.settings.client.fresh().get(self.worker.url("/health")).timeout(HEALTH_TIMEOUT);
         let healthy = health.send().await.is_ok_and(|response| response.status().is_success());

@@ -176,6 +176,31 @@ async fn requests_that_meet_connections_that_are_being_closed_are_sent_again_ove
 }
 
 #[tokio::test]
+async fn what_may_not_be_sent_twice_meets_no_connection_that_was_idle_for_long() {
+    let worker = FakeWorker::by_hand().await;
+    let gateway = Gateway::passthrough(&worker.url(), &[]).await;
+    let end = async || {
+        let request = reqwest::Client::new().post(gateway.url("/v1/responses")).body(r#"{"input":"x"}"#);
+        let asked = tokio::spawn(request.send());
+        let exchange = worker.next().await;
+        let end = exchange.peer();
+        exchange.answer(worker::ok_json("{}")).await;
+        assert_eq!(asked.await.unwrap().unwrap().status(), 200);
+        end
+    };
+    let mut last = end().await;
+    let in_use_just_now = async {
+        // Twice within a second, which even a busy machine does one day.
+        while last != end().await {
+            last = end().await;
+        }
+    };
+    soon("a connection that was in use just now", in_use_just_now).await;
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    assert_ne!(end().await, last);
+}
+
+#[tokio::test]
 async fn a_request_that_may_have_ended_its_worker_is_sent_once_more_at_most() {
     let worker = FakeWorker::by_hand().await;
     let gateway = Gateway::passthrough(&worker.url(), &[]).await;

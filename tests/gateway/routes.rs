@@ -187,7 +187,7 @@ async fn operators_pages_are_on_the_admin_listener_only() {
         (gateway.public, "/metrics", 404),
     ] {
         let mut client = RawClient::connect(address).await;
-        client.send(format!("GET {target} HTTP/1.1\r\nHost: x\r\n\r\n")).await;
+        client.send(format!("GET {target} HTTP/1.1\r\nHost: {address}\r\n\r\n")).await;
         assert_eq!(client.answer().await.status(), status, "{address} {target}");
     }
 }

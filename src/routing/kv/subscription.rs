@@ -118,14 +118,14 @@ async fn listen(index: Arc<KvIndex>, client: WorkerClient, worker: Arc<Worker>) 
 }
 
 async fn sources(client: &WorkerClient, worker: &Worker) -> Result<BTreeMap<u32, Addresses>, String> {
-    let request = client.http().get(worker.url("/kv_event_sources")).timeout(SOURCES_TIMEOUT);
+    let request = client.kept().get(worker.url("/kv_event_sources")).timeout(SOURCES_TIMEOUT);
     let response = request.send().await.map_err(|error| error.without_url().to_string())?;
     if response.status() == http::StatusCode::NOT_FOUND {
         // An older vLLM, or something else.
         return Ok(BTreeMap::new());
     }
     let answer = whole(response, MAX_SOURCES_BYTES).await.map_err(|error| error.to_string())?;
-    read_sources(&answer, worker.base().host_str().unwrap_or_default()).map_err(|error| error.to_string())
+    read_sources(&answer, worker.base().host()).map_err(|error| error.to_string())
 }
 
 /// Follows one rank until its publisher is gone, and says why.

@@ -4,7 +4,7 @@
 //! looked at) and strict (checksums of all chunks before it) in its own places, and has habits with 16 bits and with
 //! transparent colours. A library for PNG is right elsewhere; what one would save us is little beside inflating, for which
 //! there are good ones. [`chunks`] does the parsing, [`texts`] finds the orientation, [`data`] inflates the image data,
-//! [`rows`] knows where the rows go, [`filter`] undoes their filters, [`pixels`] does the colours.
+//! [`mod@rows`] knows where the rows go, [`filter`] undoes their filters, [`pixels`] does the colours.
 
 mod chunks;
 mod data;
@@ -89,13 +89,9 @@ pub(super) fn decode(bytes: &[u8], plan: &Plan, size: Size, out: &mut [u8]) -> R
     if data.fill_from_whole(&mut rows(plan, size, out)).is_some() {
         return Ok(());
     }
-    let mut filled = rows(plan, size, out);
-    data.fill_as_reference(&mut filled)?;
-    if !filled.are_full() {
-        // Rare, and so done anew: a few bytes that announce a large picture shall not cost more than their refusal.
-        fill_with_zero(plan, size, out);
-        data.fill_as_reference(&mut rows(plan, size, out))?;
-    }
+    let mut rows = rows(plan, size, out);
+    data.fill_as_reference(&mut rows)?;
+    rows.fill_with_zero();
     Ok(())
 }
 
