@@ -4,9 +4,9 @@
 //! picture does not stall the rest, polls what is in flight, and drains notifications (NIXL keeps them without limit). With
 //! nothing to do it sleeps.
 //!
-//! Waking a thread takes as long as writing some hundred kilobytes. So a place on a worker that is claimed wakes it, since a push
-//! will follow once the request is written anew, and it looks for that, and for more after each push, for a moment without
-//! sleeping.
+//! Waking a thread takes as long as writing some hundred kilobytes. So whoever sees that a push will follow wakes it before: when a
+//! picture was decoded, and, for those that were in the cache, when a place on a worker is claimed. It looks for the push, and for
+//! more after each, for a moment without sleeping.
 //!
 //! A push that missed its deadline is reported, but its source stays pinned until NIXL says that the transfer ended, or
 //! its peer is given up: dropping the request stops nothing, and reusing the memory would send another picture's bytes.
