@@ -18,7 +18,7 @@ use fast_image_resize::{
     pixels::U8x3,
 };
 use mediagate::media::{
-    decode::{DecodeLimits, Probe, Size, decode_into, probe},
+    decode::{self, DecodeLimits, Probe, Size, decode_into, probe},
     resize::{Scratch, SmartResize, decode_resized},
 };
 
@@ -50,12 +50,12 @@ fn main() {
         let mut full = vec![0; header.rgb_bytes()];
         let mut out = vec![0; target.rgb_bytes()];
         let mut other = (vec![0; target.rgb_bytes()], Scratch::default());
-        let mut scratch = Scratch::default();
+        let (mut scratch, mut of_decoder) = (Scratch::default(), decode::Scratch::default());
         let mut passes = Passes::new(header.size(), target);
         let mut best = [Duration::MAX; 5];
         for _ in 0..ROUNDS {
             let taken = [
-                time(|| decode_into(&bytes, &header, &mut full).unwrap()),
+                time(|| decode_into(&bytes, &header, &mut full, &mut of_decoder).unwrap()),
                 time(|| decode_resized(&bytes, &header, target, &mut out, &mut scratch).unwrap()),
                 time(|| {
                     thread::scope(|scope| {

@@ -68,6 +68,7 @@ if [ -z "$attached" ]; then
 fi
 
 say "sending tests/data/paris.jpg, twice: the second time everything is known"
+[ -z "$vllm" ] || say "the model's weights are random, and so are its words: equal words mean equal pixels"
 for time in first second; do
     printf '\n== %s ==\n' "$time"
     "$root/.venv/bin/python" "$root/launch/ask.py" --url "http://$listen" "$root/tests/data/paris.jpg"

@@ -3,15 +3,21 @@
 //! Every setting is one field of [`ServeArgs`] or of a group of its own in there, with its flag `--like-this`, its variable `MEDIAGATE_LIKE_THIS` and its key
 //! `like-this` in the file. docs/CONFIGURATION.md is the reference for users.
 
+mod access;
 mod budgets;
 mod check;
+mod decoding;
+mod fetching;
 mod files;
 mod fleet;
+mod images;
 mod listen;
 mod media;
+mod requests;
 mod routing;
 mod serve;
 mod show;
+mod transfer;
 
 use std::{
     ffi::OsString,
@@ -22,14 +28,20 @@ use std::{
 use bytesize::ByteSize;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
+pub use access::AccessArgs;
 pub use budgets::{BASE_BYTES, Budgets};
 pub use check::Findings;
+pub use decoding::DecodingArgs;
+pub use fetching::FetchingArgs;
 pub use files::{FileError, attach_secret, fresh, read_on_reload};
 pub use fleet::FleetArgs;
+pub use images::ImageArgs;
 pub use listen::ListenArgs;
 pub use media::MediaArgs;
+pub use requests::RequestArgs;
 pub use routing::RoutingArgs;
 pub use serve::ServeArgs;
+pub use transfer::TransferArgs;
 
 /// A gateway in front of vLLM workers that decodes every image once.
 ///
@@ -89,10 +101,10 @@ pub struct ConfigArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
-    /// Every setting as it is in effect, and the memory that they add up to
+    /// Every setting as it is in effect, and the memory that they add up to. Takes all flags of `mediagate --help`
     Show,
     /// Says what is wrong with the settings and the files that they name, and what to do; exits with 1 if it would not
-    /// start
+    /// start. Takes all flags of `mediagate --help`
     Check,
 }
 
@@ -161,17 +173,20 @@ impl Cli {
             Some(words) if words == ["config", "check"] => Some(ConfigCommand::Check),
             _ => None,
         };
+        let wants_help = || arguments.iter().any(|word| word == "--help" || word == "-h");
+        let asked = asked.filter(|_| !wants_help());
         if asked.is_some() {
             arguments.drain(1..3);
         }
         let mut command = Cli::command();
+        let mut in_file = Vec::new();
         if let Some(path) = config_file(&arguments) {
-            command = with_file(command, &path)?;
+            (command, in_file) = with_file(command, &path)?;
         }
         let matches = command.try_get_matches_from_mut(arguments)?;
         let mut cli = Cli::from_arg_matches(&matches)?;
         if let Some(asked) = asked {
-            cli.shown = show::effective(&command, &matches);
+            cli.shown = show::effective(&command, &matches, &in_file);
             cli.command = Some(Command::Config(ConfigArgs { command: asked }));
         }
         Ok(cli)
@@ -192,8 +207,9 @@ fn config_file(arguments: &[OsString]) -> Option<PathBuf> {
     std::env::var_os("MEDIAGATE_CONFIG").map(PathBuf::from)
 }
 
-/// Settings of a file become the defaults of their flags, so that flags and variables go before them.
-fn with_file(mut command: clap::Command, path: &Path) -> Result<clap::Command, ConfigError> {
+/// Settings of a file become the defaults of their flags, so that flags and variables go before them. Gives their ids, too.
+fn with_file(mut command: clap::Command, path: &Path) -> Result<(clap::Command, Vec<String>), ConfigError> {
+    let mut in_file = Vec::new();
     let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.into(), source })?;
     let table: toml::Table =
         text.parse().map_err(|source| ConfigError::Toml { path: path.into(), source: Box::new(source) })?;
@@ -208,15 +224,17 @@ fn with_file(mut command: clap::Command, path: &Path) -> Result<clap::Command, C
             value => scalar(&value).map(|value| vec![value]),
         };
         let values: Vec<String> = values.ok_or(ConfigError::Value { path: path.into(), key })?;
-        command = command.mut_arg(id, |argument| argument.default_values(values).required(false));
+        command = command.mut_arg(&id, |argument| argument.default_values(values).required(false));
+        in_file.push(id);
     }
-    Ok(command)
+    Ok((command, in_file))
 }
 
 fn scalar(value: &toml::Value) -> Option<String> {
     match value {
         toml::Value::String(text) => Some(text.clone()),
         toml::Value::Integer(number) => Some(number.to_string()),
+        toml::Value::Float(number) => Some(number.to_string()),
         toml::Value::Boolean(truth) => Some(truth.to_string()),
         _ => None,
     }
@@ -267,7 +285,7 @@ mod tests {
         let cli = read(&WORKER).unwrap();
         cli.serve.validate().unwrap();
         cli.serve.media.config().fetch.validate().unwrap();
-        assert!(!cli.serve.frontend_decoding);
+        assert!(!cli.serve.images.frontend_decoding);
     }
 
     #[test]
@@ -281,8 +299,8 @@ mod tests {
 
     #[test]
     fn serve_may_be_said_and_left_out() {
-        assert!(read(&["serve", WORKER[0], WORKER[1], "--frontend-decoding"]).unwrap().serve.frontend_decoding);
-        assert!(!read(&["--frontend-decoding=false", WORKER[0], WORKER[1]]).unwrap().serve.frontend_decoding);
+        assert!(read(&["serve", WORKER[0], WORKER[1], "--frontend-decoding"]).unwrap().serve.images.frontend_decoding);
+        assert!(!read(&["--frontend-decoding=false", WORKER[0], WORKER[1]]).unwrap().serve.images.frontend_decoding);
         assert!(matches!(read(&["inspect", "--json", "a.png"]).unwrap().command, Some(Command::Inspect(_))));
     }
 
@@ -298,12 +316,13 @@ mod tests {
     fn a_file_gives_defaults_and_flags_go_before_it() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("mediagate.toml");
-        let text = "worker = [\"http://a:1\", \"http://b:1\"]\nfrontend-decoding = true\nmedia_max_pixels = 7\nlog = \"debug\"\n";
+        let text = "worker = [\"http://a:1\", \"http://b:1\"]\nfrontend-decoding = true\nmedia_max_pixels = 7\nroute-load-weight = 0.25\nlog = \"debug\"\n";
         std::fs::write(&path, text).unwrap();
         let cli = read(&["--config", path.to_str().unwrap(), "--log", "warn"]).unwrap();
         assert_eq!(cli.serve.fleet.workers, ["http://a:1", "http://b:1"]);
-        assert!(cli.serve.frontend_decoding);
-        assert_eq!(cli.serve.media.media_max_pixels, 7);
+        assert!(cli.serve.images.frontend_decoding);
+        assert_eq!(cli.serve.media.decoding.media_max_pixels, 7);
+        assert!((cli.serve.routing.route_load_weight - 0.25).abs() < f64::EPSILON);
         assert_eq!(cli.serve.log, "warn");
         std::fs::write(&path, "wroker = \"http://a:1\"").unwrap();
         let error = read(&[&format!("--config={}", path.display())]).unwrap_err();

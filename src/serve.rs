@@ -38,7 +38,8 @@ use crate::{
     worker::{
         Registry, WorkerClient,
         attach::Identity,
-        monitor::{self, MonitorSettings, Transfers},
+        attachment::Transfers,
+        monitor::{self, MonitorSettings},
         probe::Probe,
     },
 };
@@ -65,11 +66,11 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
     let Fresh { workers, keys, worker_authorization, tls } = config::fresh(&args)?;
     let registry = Registry::new(&workers, args.fleet.settings())?;
     let client = WorkerClient::new(args.fleet.worker_ca_file.as_deref())?;
-    if args.tenancy == Tenancy::ApiKey && !keys.required() {
+    if args.access.tenancy == Tenancy::ApiKey && !keys.required() {
         tracing::warn!("--tenancy api-key without --api-key-file: a client can be whatever tenant it says");
     }
     // Off the async threads: tokenizers are megabytes.
-    let paths = args.model_paths.clone();
+    let paths = args.routing.model_paths.clone();
     let models = tokio::task::spawn_blocking(move || Models::read(&paths)).await??;
     for (name, model) in models.all() {
         tracing::info!(name, model_type = model.model_type(), dir = %model.dir.display(), "model files are read");
@@ -77,7 +78,7 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
 
     let mut loader = None;
     let mut transfers = None;
-    if args.frontend_decoding {
+    if args.images.frontend_decoding {
         let layout = args.arena_layout().with_reserve(Probe::ARENA_BYTES);
         // Faulting gigabytes in takes a while.
         let arena = tokio::task::spawn_blocking(move || Arena::with_layout(layout)).await??;
@@ -91,8 +92,8 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
         tokio::task::spawn_blocking(move || models.map(|name, files| PromptModel::new(name, files))).await?
     };
     #[cfg(feature = "mm-routing")]
-    let dimensions = (!args.frontend_decoding && !models.is_empty())
-        .then(|| Dimensions::new(fetcher.clone(), Duration::from_millis(args.image_size_timeout_ms)));
+    let dimensions = (!args.images.frontend_decoding && !models.is_empty())
+        .then(|| Dimensions::new(fetcher.clone(), Duration::from_millis(args.routing.image_size_timeout_ms)));
 
     // Before anything is announced: a port that is taken ends the start.
     let public = listen::bind(args.listening.listen).await?;
@@ -103,7 +104,7 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
     let settings = MonitorSettings { client: client.clone(), transfers, interval };
     let monitors = tokio::spawn(monitor::watch(registry.changes(), settings, stop.clone()));
 
-    let router = watch::start(&args.routing(), &registry, &client, &stop);
+    let router = watch::start(&args.routing.settings(), &registry, &client, &stop);
 
     let app = App::new(app::Inner {
         registry,
@@ -111,19 +112,19 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
         client,
         loader,
         landings,
-        url_names: args.url_names(),
+        url_names: args.images.url_names(),
         fetcher,
-        pass_other_media: args.pass_other_media,
+        pass_other_media: args.images.pass_other_media,
         keys,
-        tenancy: args.tenancy.clone(),
+        tenancy: args.access.tenancy.clone(),
         worker_authorization: ArcSwapOption::new(worker_authorization.map(Arc::new)),
-        places: Places::new(args.max_requests),
-        bodies: Bodies::new(args.body_budget_bytes(), args.limits().body_bytes),
-        worker_bodies: Budget::new(args.worker_body_budget_bytes()),
+        places: Places::new(args.requests.max_requests),
+        bodies: Bodies::new(args.requests.body_budget_bytes(), args.limits().body_bytes),
+        worker_bodies: Budget::new(args.requests.worker_body_budget_bytes()),
         other_media: Budget::new(args.other_media_bytes()),
         scans: Scans::default(),
         limits: args.limits(),
-        resize: args.resize,
+        resize: args.images.resize,
         models,
         #[cfg(feature = "mm-routing")]
         prompts,
@@ -138,7 +139,7 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
         reloading: Reloading { read: Box::new(read_again), workers: Mutex::new(workers) },
         about: About {
             started: SystemTime::now(),
-            frontend_decoding: args.frontend_decoding,
+            frontend_decoding: args.images.frontend_decoding,
             memory_bytes: args.budgets().sum(),
         },
     });
@@ -150,17 +151,18 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
         listen = %public.local_addr()?,
         admin = %admin.local_addr()?,
         workers = app.registry.all().len(),
-        frontend_decoding = args.frontend_decoding,
+        frontend_decoding = args.images.frontend_decoding,
         memory_bytes = args.budgets().sum(),
         "serving"
     );
     // Workers stay attached until the last request is through.
     let (stop_public, stop_admin) = (CancellationToken::new(), CancellationToken::new());
     let settings = args.listening.settings();
-    let router = routes::public(app.clone(), &args.extra_routes, args.listening.admin_on_public);
+    let router = routes::public(app.clone(), &args.access.extra_routes, args.listening.admin_on_public);
     let public = tokio::spawn(listen::serve(public, app.tls.clone(), router, stop_public.clone(), settings));
     let operators = Settings { patience: Patience { grace: DETACH_GRACE, ..settings.patience }, ..settings };
-    let admin = tokio::spawn(listen::serve(admin, None, routes::admin(app.clone()), stop_admin.clone(), operators));
+    let router = routes::admin(app.clone(), args.listening.admin_listen.ip().is_loopback());
+    let admin = tokio::spawn(listen::serve(admin, None, router, stop_admin.clone(), operators));
     while signals.next().await == Asked::Reload {
         // Said in the log, whatever comes of it.
         let _ = app.reload().await;
@@ -185,7 +187,7 @@ async fn set_up_transfers(args: &ServeArgs, arena: Arc<Arena>) -> Result<Option<
     let identity = Identity::new(secret.as_deref().map(str::as_bytes));
     let landings = Arc::new(Landings::default());
     let probe = Probe::new(&arena).ok_or("the arena has no room for a probe")?;
-    let (dir, name) = (args.nixl_lib_dir.clone(), format!("mediagate-gateway-{}", identity.incarnation));
+    let (dir, name) = (args.transfer.nixl_lib_dir.clone(), format!("mediagate-gateway-{}", identity.incarnation));
     let started = {
         let (landings, arena) = (landings.clone(), arena.clone());
         tokio::task::spawn_blocking(move || -> Result<(NixlLibrary, NixlAgent), Box<dyn Error + Send + Sync>> {
@@ -199,7 +201,7 @@ async fn set_up_transfers(args: &ServeArgs, arena: Arc<Arena>) -> Result<Option<
     match started {
         Ok((library, agent)) => {
             tracing::info!(library = %library.path().display(), arena_bytes = arena.bytes(), "NIXL is up");
-            let want_bytes = args.landing_bytes.as_u64();
+            let want_bytes = args.transfer.landing_bytes.as_u64();
             let pinned_bytes = arena.bytes() as u64 / PINNED_SHARE;
             Ok(Some(Transfers {
                 agent,
@@ -208,7 +210,7 @@ async fn set_up_transfers(args: &ServeArgs, arena: Arc<Arena>) -> Result<Option<
                 identity,
                 want_bytes,
                 pinned_bytes,
-                inline_where_faster: args.inline_where_faster,
+                inline_where_faster: args.transfer.inline_where_faster,
             }))
         }
         Err(error) => {

@@ -12,8 +12,12 @@ called as its flag without the dashes (`arena-bytes = \"2GiB\"`, `worker = [\"ht
 Sizes take units (`64MiB`, `1GB`); times are in milliseconds. A setting that makes no sense, alone or beside another,
 ends the start with a sentence that says what to do.
 
-`mediagate inspect` takes the settings that begin with `media-`.
+They stand in groups here, as in `mediagate --help`. Most gateways need `--worker`, `--frontend-decoding`, `--listen`,
+`--attach-key-file`, `--nixl-lib-dir` and `--api-key-file`, and no other. `mediagate inspect` takes those that begin with
+`media-`.
+";
 
+const TABLE: &str = "
 | flag | variable | default | what it is |
 | --- | --- | --- | --- |
 ";
@@ -21,8 +25,15 @@ ends the start with a sentence that says what to do.
 fn reference() -> String {
     let command = Cli::command();
     let mut text = HEAD.to_owned();
+    let mut section = None;
     for argument in command.get_arguments().filter(|argument| argument.get_env().is_some()) {
         let (Some(flag), Some(variable)) = (argument.get_long(), argument.get_env()) else { continue };
+        // Those of a group stand together, the general ones first.
+        let heading = argument.get_help_heading().unwrap_or("In general");
+        if section != Some(heading) {
+            text += &format!("\n## {heading}\n{TABLE}");
+            section = Some(heading);
+        }
         let defaults: Vec<_> = argument.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
         let mut help = argument.get_help().map(ToString::to_string).unwrap_or_default();
         // Defaults that depend on the machine, or that are the absence of something, stand in the help text.
@@ -49,4 +60,22 @@ fn the_configuration_page_is_current() {
         page == reference,
         "docs/CONFIGURATION.md is not current: run `UPDATE_DOCS=1 cargo test --test configuration_docs`"
     );
+}
+
+#[test]
+fn the_files_to_deploy_set_what_there_is_to_set() {
+    let read =
+        |name: &str| std::fs::read_to_string(format!("{}/launch/deploy/{name}", env!("CARGO_MANIFEST_DIR"))).unwrap();
+    let manifest = read("kubernetes.yaml");
+    let (_, rest) = manifest.split_once("  mediagate.toml: |\n").unwrap();
+    let in_manifest: String =
+        rest.lines().map_while(|line| line.strip_prefix("    ")).flat_map(|l| [l, "\n"]).collect();
+    for settings in [read("mediagate.toml"), in_manifest] {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), &settings).unwrap();
+        let words = ["mediagate", "--config", file.path().to_str().unwrap()].map(Into::into);
+        let cli = Cli::read(words).unwrap_or_else(|error| panic!("{error}\n{settings}"));
+        cli.serve.validate().unwrap_or_else(|error| panic!("{error}\n{settings}"));
+        assert!(cli.serve.images.frontend_decoding);
+    }
 }

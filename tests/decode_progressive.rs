@@ -3,7 +3,7 @@
 
 use std::{ptr, slice};
 
-use mediagate::media::decode::{DecodeLimits, Probe, decode_into, probe};
+use mediagate::media::decode::{DecodeLimits, Probe, Scratch, decode_into, probe};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use turbojpeg_sys as tj;
 
@@ -103,7 +103,7 @@ fn refined_coefficients_are_those_of_libjpeg() {
             continue;
         };
         let mut out = vec![0; header.rgb_bytes()];
-        if decode_into(&file, &header, &mut out).is_err() {
+        if decode_into(&file, &header, &mut out, &mut Scratch::default()).is_err() {
             refused += 1;
             continue;
         }

@@ -1,9 +1,10 @@
 //! Damaged images: no panic, no abort, and never a byte of another picture.
 
+use std::cell::RefCell;
 use std::fs;
 use std::path::Path;
 
-use mediagate::media::decode::{DecodeLimits, Probe, decode_into, probe};
+use mediagate::media::decode::{DecodeLimits, Probe, Scratch, decode_into, probe};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -70,13 +71,22 @@ fn limits() -> DecodeLimits {
     DecodeLimits { max_pixels: 1 << 20, max_scratch_bytes: 64 << 20, ..DecodeLimits::default() }
 }
 
-/// Decodes over memory of two patterns: what comes out may not depend on what was there before.
+thread_local! {
+    /// With what the pictures before left in it.
+    static USED: RefCell<Scratch> = RefCell::default();
+}
+
+/// Decodes over memory of two patterns, with scratch that is new and scratch that is not: what comes out may not depend on what
+/// was there before.
 fn decode_twice(bytes: &[u8]) -> Result<(), TestCaseError> {
     let Ok(Probe::Decodable(header)) = probe(bytes, &limits()) else { return Ok(()) };
     let length = header.rgb_bytes();
     prop_assert_eq!(length, header.height() as usize * header.width() as usize * 3);
     let (mut first, mut second) = (vec![0x55; length], vec![0xaa; length]);
-    let results = [decode_into(bytes, &header, &mut first), decode_into(bytes, &header, &mut second)];
+    let results = [
+        decode_into(bytes, &header, &mut first, &mut Scratch::default()),
+        USED.with_borrow_mut(|used| decode_into(bytes, &header, &mut second, used)),
+    ];
     prop_assert_eq!(results[0].is_ok(), results[1].is_ok());
     if results[0].is_ok() {
         prop_assert!(first == second, "bytes that were not written, or differ from run to run");
@@ -115,10 +125,10 @@ fn a_header_of_another_image_is_an_error_or_its_own_size() {
         _ => None,
     });
     for header in headers {
-        let mut out = vec![0; header.rgb_bytes()];
+        let (mut out, mut scratch) = (vec![0; header.rgb_bytes()], Scratch::default());
         for (_, bytes) in &images {
-            let _ = decode_into(bytes, &header, &mut out);
+            let _ = decode_into(bytes, &header, &mut out, &mut scratch);
         }
-        assert!(decode_into(&images[0].1, &header, &mut out[1..]).is_err());
+        assert!(decode_into(&images[0].1, &header, &mut out[1..], &mut scratch).is_err());
     }
 }

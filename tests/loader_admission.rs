@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use http::StatusCode;
-use loader_support::{Origin, at_rest, data_uri, late, loader, picture, pixels, soon, zoned_loader};
+use loader_support::{Origin, PATIENCE, at_rest, data_uri, late, loader, picture, pixels, soon, zoned_loader};
 use mediagate::{
     error::Fault,
     media::{
@@ -36,7 +36,7 @@ fn request(loader: &MediaLoader, sources: Vec<SourceText>, seeds: Vec<u64>) -> J
 
 /// Long before any of them would be refused.
 async fn all_end(requests: impl IntoIterator<Item = JoinHandle<()>>) {
-    for request in tokio::time::timeout(Duration::from_secs(50), join_all(requests)).await.expect("a deadlock") {
+    for request in tokio::time::timeout(PATIENCE / 2, join_all(requests)).await.expect("a deadlock") {
         request.unwrap();
     }
 }
@@ -94,7 +94,7 @@ async fn what_can_never_fit_is_refused_at_once() {
     // One that exceeds the arena alone.
     let refused = loader.load(origin.url("/1/200/200"), &scope, late()).await.unwrap_err();
     assert_eq!(refused.status(), StatusCode::PAYLOAD_TOO_LARGE);
-    assert!(start.elapsed() < Duration::from_secs(10));
+    assert!(start.elapsed() < PATIENCE, "before the deadlines");
     at_rest(&loader).await;
 }
 
@@ -119,7 +119,7 @@ async fn a_request_for_many_files_takes_them_in_turns_within_its_share() {
     // Room for 16 files of the largest size, of which one request gets a quarter. But 16 may say how large they are first.
     let config = MediaConfig { encoded_bytes: 16 << 20, ..origin.config() };
     let loader = loader(config, 64 << 20);
-    let sources: Vec<_> = (0..60).map(|seed| origin.url(&format!("/{seed}/64/64?delay=2"))).collect();
+    let sources: Vec<_> = (0..60).map(|seed| origin.url(&format!("/{seed}/64/64?delay=20"))).collect();
     all_end([request(&loader, sources, (0..60).collect())]).await;
     assert!((2..=16).contains(&origin.most_under_way()), "{} at once", origin.most_under_way());
     at_rest(&loader).await;
@@ -131,7 +131,7 @@ async fn files_count_as_what_their_origin_announces() {
     // Room for two files of the largest size, or for many of those that there are.
     let config = MediaConfig { encoded_bytes: 2 << 20, ..origin.config() };
     let loader = loader(config, 64 << 20);
-    let url = |seed| origin.url(&format!("/{seed}/64/64?pause=300"));
+    let url = |seed| origin.url(&format!("/{seed}/64/64?pause=1000"));
     all_end((0..30).map(|seed| request(&loader, vec![url(seed)], vec![seed]))).await;
     assert!(origin.most_bodies() > 10, "{} at once", origin.most_bodies());
     at_rest(&loader).await;
@@ -139,23 +139,46 @@ async fn files_count_as_what_their_origin_announces() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn files_of_unknown_length_count_as_the_largest_and_others_wait_for_their_bodies() {
-    let origin = Origin::start().await;
-    let fetch = FetchConfig { total_timeout: Duration::from_millis(400), ..origin.config().fetch };
-    let config = MediaConfig { encoded_bytes: 1 << 20, fetch, ..origin.config() };
-    let loader = loader(config, 64 << 20);
-    let scope = Scope::default();
-    let first = request(&loader, vec![origin.url("/1/64/64?pause=300&chunked=true")], vec![1]);
-    held_encoded(&loader, 1).await;
-    // It gets as far as its head, and holds nothing while it waits.
-    let busy = loader.load(origin.url("/2/64/64?pause=0"), &scope, soon()).await.unwrap_err();
-    assert_eq!((busy.code(), origin.requests("/2/64/64?pause=0")), ("media_overloaded", 1));
-    assert_eq!(loader.held().encoded_bytes, 1 << 20);
-    // What it waits is not its origin's time: together they take longer than a fetch may.
-    let second = loader.load(origin.url("/3/64/64?pause=250"), &scope, late()).await.unwrap();
-    assert_eq!(picture(&second).0, pixels(3, 64, 64));
-    first.await.unwrap();
-    drop(second);
-    at_rest(&loader).await;
+    // The more time a fetch has, the longer this takes; a busy machine may need more than the least. What is wrong is so
+    // each time.
+    let mut last = String::new();
+    for fetch_ms in [400, 2_000, 12_000] {
+        let origin = Origin::start().await;
+        let total_timeout = Duration::from_millis(fetch_ms);
+        let fetch = FetchConfig { total_timeout, ..origin.config().fetch };
+        let config = MediaConfig { encoded_bytes: 1 << 20, fetch, ..origin.config() };
+        let loader = loader(config, 64 << 20);
+        let scope = Scope::default();
+        let load = |path: String, deadline| {
+            let (loader, source) = (loader.clone(), origin.url(&path));
+            tokio::spawn(async move { loader.load(source, &scope, deadline).await })
+        };
+        let first = load(format!("/1/64/64?pause={}&chunked=true", fetch_ms * 3 / 4), late());
+        while loader.held().encoded_bytes == 0 && !first.is_finished() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        // It gets as far as its head, and holds nothing while it waits.
+        let path = "/2/64/64?pause=0";
+        let busy = load(path.into(), Instant::now() + total_timeout / 4).await.unwrap();
+        let (held, asked) = (loader.held().encoded_bytes, origin.requests(path));
+        // What it waits is not its origin's time: together they take longer than a fetch may.
+        let second = load(format!("/3/64/64?pause={}", fetch_ms * 5 / 8), late()).await.unwrap();
+        let first = first.await.unwrap();
+        let busy = busy.map(drop).map_err(|error| error.code());
+        let is_right = (busy, asked, held) == (Err("media_overloaded"), 1, 1 << 20);
+        match (first, second) {
+            (Ok(first), Ok(second)) if is_right => {
+                assert_eq!((picture(&first).0, picture(&second).0), (&pixels(1, 64, 64)[..], &pixels(3, 64, 64)[..]));
+                drop((first, second));
+                return at_rest(&loader).await;
+            }
+            (first, second) => {
+                let errors = (first.err(), second.err());
+                last = format!("{busy:?}, asked {asked} times, {held} bytes held; {errors:?}");
+            }
+        }
+    }
+    panic!("{last}");
 }
 
 /// Each is admitted to all of its images and opens the way for those that another leads.
@@ -196,13 +219,18 @@ async fn who_follows_a_fetch_does_not_wait_for_the_bytes_that_it_holds_itself() 
 async fn who_waits_to_be_admitted_keeps_no_file_of_others() {
     let origin = Origin::start().await;
     let loader = loader(MediaConfig { encoded_bytes: 2 << 20, ..origin.config() }, 64 << 20);
-    let unknown = |seed: u64, pause: u64| origin.url(&format!("/{seed}/64/64?pause={pause}&chunked=true"));
-    let (short, long) = (unknown(1, 100), unknown(2, 1_000));
+    let unknown = |seed: u64| origin.url(&format!("/{seed}/64/64?gate={seed}&chunked=true"));
+    let (short, long) = (unknown(1), unknown(2));
+    origin.open("3");
     let first = request(&loader, vec![short.clone()], vec![1]);
     let other = request(&loader, vec![long], vec![2]);
     held_encoded(&loader, 2 << 20).await;
     // Follows the first, and wants more than the other leaves when the first is done.
-    let waiting = request(&loader, vec![short, unknown(3, 0)], vec![1, 3]);
+    let waiting = request(&loader, vec![short, unknown(3)], vec![1, 3]);
+    while loader.held().fetches < 3 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    origin.open("1");
     first.await.unwrap();
     while loader.held().encoded_bytes > 1 << 20 {
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -210,6 +238,7 @@ async fn who_waits_to_be_admitted_keeps_no_file_of_others() {
     assert!(!other.is_finished() && !waiting.is_finished());
     // The other's, and one whose head is known.
     assert_eq!((loader.held().encoded_bytes, loader.held().fetches), (1 << 20, 2));
+    origin.open("2");
     all_end([waiting, other]).await;
     at_rest(&loader).await;
 }
@@ -218,12 +247,13 @@ async fn who_waits_to_be_admitted_keeps_no_file_of_others() {
 async fn who_waits_goes_on_when_the_one_who_was_admitted_leaves() {
     let origin = Origin::start().await;
     let loader = loader(MediaConfig { encoded_bytes: 1 << 20, ..origin.config() }, 64 << 20);
-    let path = "/1/64/64?pause=300&chunked=true";
+    let path = "/1/64/64?gate=1&chunked=true";
     let leaving = request(&loader, vec![origin.url(path)], vec![1]);
     held_encoded(&loader, 1).await;
     let staying = [0, 1].map(|_| request(&loader, vec![origin.url(path)], vec![1]));
     tokio::time::sleep(Duration::from_millis(50)).await;
     leaving.abort();
+    origin.open("1");
     all_end(staying).await;
     assert_eq!(origin.requests(path), 2, "one of those who stayed asked again, and the other had it from that");
     at_rest(&loader).await;
@@ -240,7 +270,7 @@ async fn who_waits_is_served_when_memory_comes_back_and_refused_at_the_deadline(
     let busy = loader.load(origin.url("/2/64/64"), &scope, soon()).await.unwrap_err();
     assert_eq!((busy.status(), busy.code()), (StatusCode::SERVICE_UNAVAILABLE, "media_overloaded"));
     assert!(busy.retryable());
-    assert!(start.elapsed() < Duration::from_secs(5));
+    assert!(start.elapsed() < PATIENCE, "at its own deadline, which was soon");
     // Even what is in the cache is counted for each who holds it.
     assert!(loader.load(origin.url("/1/64/64"), &scope, soon()).await.is_err());
 
@@ -256,7 +286,7 @@ async fn who_waits_is_served_when_memory_comes_back_and_refused_at_the_deadline(
     tokio::time::sleep(Duration::from_millis(20)).await;
     assert!(!waiting.is_finished());
     drop(in_transfer);
-    let loaded = tokio::time::timeout(Duration::from_secs(10), waiting).await.expect("woken").unwrap().unwrap();
+    let loaded = tokio::time::timeout(PATIENCE, waiting).await.expect("woken").unwrap().unwrap();
     assert_eq!(picture(&loaded).0, pixels(2, 64, 64));
     drop(loaded);
     at_rest(&loader).await;
@@ -322,7 +352,7 @@ async fn clients_that_leave_at_any_moment_leave_nothing_behind() {
         }
     }
     for (index, request) in requests.into_iter().enumerate() {
-        let ended = tokio::time::timeout(Duration::from_secs(30), request).await.expect("a hang");
+        let ended = tokio::time::timeout(PATIENCE, request).await.expect("a hang");
         if index % 8 == 0 {
             ended.unwrap().unwrap();
         }

@@ -8,7 +8,7 @@ mod loader_support;
 
 use std::{env, fs, process::Command, sync::Arc, time::Duration};
 
-use loader_support::{Origin, at_rest, picture, pixels, zoned_loader};
+use loader_support::{Origin, PATIENCE, at_rest, picture, pixels, zoned_loader};
 use mediagate::{
     config::BASE_BYTES,
     error::Fault,
@@ -29,7 +29,7 @@ const CONCURRENT: usize = 200;
 const REQUESTS: u64 = 1_000;
 
 /// What a request does beside waiting for memory: fetching from a busy origin, on a busy machine.
-const SLACK: Duration = Duration::from_secs(20);
+const SLACK: Duration = Duration::from_secs(100);
 
 const PORT: &str = "MEDIAGATE_TEST_STRESS_ORIGIN_PORT";
 
@@ -71,7 +71,7 @@ async fn load(port: u16) {
         ContentHash::of(height, width, &pixels(seed, width, height))
     };
     let expected: Arc<Vec<_>> = Arc::new((0..IMAGES).map(hash).collect());
-    let patient = run(&loader, port, &expected, Duration::from_secs(120)).await;
+    let patient = run(&loader, port, &expected, PATIENCE).await;
     assert_eq!(patient.refused, 0, "with time enough everybody is served");
     let hurried = run(&loader, port, &expected, Duration::from_millis(100)).await;
     assert!(hurried.served > 0);

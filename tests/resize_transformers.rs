@@ -16,7 +16,7 @@ use std::{
 
 use mediagate::{
     media::{
-        decode::{DecodeLimits, Header, Probe, Size, decode_into, probe},
+        decode::{self, DecodeLimits, Header, Probe, Size, decode_into, probe},
         resize::{Scratch, SmartResize, decode_resized},
     },
     model::processor,
@@ -147,7 +147,7 @@ impl Picture {
         let file = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/paris.jpg")).unwrap();
         let header = header(&file);
         let mut rgb = vec![0; header.rgb_bytes()];
-        decode_into(&file, &header, &mut rgb).unwrap();
+        decode_into(&file, &header, &mut rgb, &mut decode::Scratch::default()).unwrap();
         Picture { size: header.size(), rgb }
     }
 

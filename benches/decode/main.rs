@@ -21,7 +21,7 @@ use criterion::{BenchmarkId, Criterion, Throughput};
 use mediagate::{
     media::{
         content::{ContentHash, MediaId, Scope},
-        decode::{DecodeLimits, Format, Probe, decode_into, probe},
+        decode::{DecodeLimits, Format, Probe, Scratch, decode_into, probe},
     },
     memory::{Arena, SlotMut},
 };
@@ -67,8 +67,8 @@ fn decoding(criterion: &mut Criterion) {
         group.bench_function(BenchmarkId::new("ours", &size), |bencher| {
             let file = file();
             let Ok(Probe::Decodable(header)) = probe(file, &DecodeLimits::default()) else { panic!("decodable") };
-            let mut out = slot(header.rgb_bytes());
-            bencher.iter(|| decode_into(file, &header, &mut out).expect("a whole picture"));
+            let (mut out, mut scratch) = (slot(header.rgb_bytes()), Scratch::default());
+            bencher.iter(|| decode_into(file, &header, &mut out, &mut scratch).expect("a whole picture"));
         });
         // For the others, the decoder is ours.
         if ["JPEG", "PNG", "WebP"].iter().any(|format| picture.name.starts_with(format)) {

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path, ptr, slice};
 
-use mediagate::media::decode::{DecodeLimits, Probe, decode_into, probe};
+use mediagate::media::decode::{DecodeLimits, Probe, Scratch, decode_into, probe};
 
 /// A file to decode.
 pub struct Picture {
@@ -83,7 +83,7 @@ impl Pixels {
         let file = fs::read(file).expect("the photograph is in this repository");
         let Ok(Probe::Decodable(header)) = probe(&file, &DecodeLimits::default()) else { panic!("a JPEG") };
         let mut bytes = vec![0; header.rgb_bytes()];
-        decode_into(&file, &header, &mut bytes).expect("a whole JPEG");
+        decode_into(&file, &header, &mut bytes, &mut Scratch::default()).expect("a whole JPEG");
         Self { width: header.width() as usize, height: header.height() as usize, channels: 3, bytes }
     }
 

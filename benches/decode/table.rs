@@ -5,7 +5,7 @@ use std::{hint::black_box, time::Duration};
 
 use mediagate::media::{
     content::{ContentHash, MediaId, Scope},
-    decode::{DecodeLimits, Probe, decode_into, probe},
+    decode::{DecodeLimits, Probe, Scratch, decode_into, probe},
 };
 
 use crate::{
@@ -43,6 +43,7 @@ pub fn print(filter: &str) {
 fn measure(picture: &Picture, file: &[u8], mut pillow: Option<&mut Pillow>) -> Vec<u8> {
     let Ok(Probe::Decodable(header)) = probe(file, &DecodeLimits::default()) else { panic!("{}", picture.name) };
     let mut out = slot(header.rgb_bytes());
+    let mut scratch = Scratch::default();
     let mut for_codec = slot(header.rgb_bytes() / 3 * 4);
     let codec = codec(header.format(), file);
     if let Some(pillow) = &mut pillow {
@@ -51,7 +52,7 @@ fn measure(picture: &Picture, file: &[u8], mut pillow: Option<&mut Pillow>) -> V
     let [mut ours, mut codecs, mut pillows] = [Duration::MAX; 3];
     let rounds = ((MEGAPIXELS_IN_ALL / picture.megapixels()) as usize).clamp(FEWEST_ROUNDS, MOST_ROUNDS);
     for round in 0..rounds {
-        ours = ours.min(time(|| decode_into(file, &header, &mut out).expect("a whole picture")));
+        ours = ours.min(time(|| decode_into(file, &header, &mut out, &mut scratch).expect("a whole picture")));
         if let Some(codec) = codec {
             codecs = codecs.min(time(|| codec(file, &mut for_codec)));
         }

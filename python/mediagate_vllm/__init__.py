@@ -16,17 +16,27 @@ How a picture comes in, and which file to open for each step:
 The contract with the gateway is docs/PROTOCOL.md. Everything refused is an `errors.Refused`.
 """
 
+import logging
 import os
+
+__version__ = "0.1.0"
+
+CONNECTOR = "mediagate"
+"""What the media connector is called in VLLM_MEDIA_CONNECTOR."""
 
 
 def register() -> None:
     """vLLM's general plugin: name the connector, and make it the default.
 
-    This runs in every process of vLLM, some of which fork later. So: no NIXL, no threads, no sockets here.
+    This runs in every process of vLLM, some of which fork later. So: no NIXL, no threads, no sockets here. vLLM would
+    not survive an exception; without the connector `endpoint` grants no memory, and images come inline.
     """
-    from vllm.multimodal.media import MEDIA_CONNECTOR_REGISTRY
+    try:
+        from vllm.multimodal.media import MEDIA_CONNECTOR_REGISTRY
 
-    from .connector import MediagateConnector
-
-    MEDIA_CONNECTOR_REGISTRY.register("mediagate")(MediagateConnector)
-    os.environ.setdefault("VLLM_MEDIA_CONNECTOR", "mediagate")
+        from .connector import MediagateConnector
+    except ImportError as e:
+        logging.getLogger("vllm.mediagate").warning("mediagate: this vLLM has no place for the media connector: %s", e)
+        return
+    MEDIA_CONNECTOR_REGISTRY.register(CONNECTOR)(MediagateConnector)
+    os.environ.setdefault("VLLM_MEDIA_CONNECTOR", CONNECTOR)

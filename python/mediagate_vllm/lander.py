@@ -31,6 +31,7 @@ from .book import Book, Grant
 from .client import Client
 from .door import Door
 from .memory import LandingMemory
+from .settings import SettingError
 
 EAGER_POLL_SECONDS = 0.0002
 EAGER_FOR_SECONDS = 0.02
@@ -77,10 +78,6 @@ class Landing:
 
     def _place(self, grant: Grant) -> tuple[int, int]:
         return self.memory.address + grant.range.offset, grant.range.length
-
-
-class SettingError(Exception):
-    """What the operator asked for cannot be."""
 
 
 def _secret(file: str | None) -> bytes:

@@ -29,6 +29,8 @@ async def answer(landing: Landing, body: bytes, mac: str, *, is_local: bool) -> 
         worker, grant, url = fields["worker"], fields["grant"], fields["url"]
     except (ValueError, RecursionError, KeyError, TypeError):
         raise Refused("bad", "the body is not a JSON object with worker, grant and url") from None
+    if not isinstance(worker, str) or type(grant) is not int:
+        raise Refused("gone", "unknown incarnation or grant")
     digest = blake3(body).hexdigest()
     asked = json.dumps({"worker": worker, "grant": grant, "digest": digest})
     await landing.call(PROBE, asked, mac, is_local=is_local)

@@ -7,6 +7,8 @@ here (content type, size, proxies); all else is the door's to decide.
 import asyncio
 import ipaddress
 import logging
+import math
+import time
 from collections.abc import Awaitable, Callable
 
 from fastapi import APIRouter, Request
@@ -20,6 +22,7 @@ from .landing import Landing
 MAX_BODY_BYTES = 64 << 10
 MAX_PROBE_BYTES = 2 << 20
 BODY_TIMEOUT_SECONDS = 10.0
+DENIAL_LOG_SECONDS = 10.0
 MAC_HEADER = "x-mediagate-mac"
 PROXY_HEADERS = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 BROWSER_HEADER = "origin"
@@ -29,6 +32,7 @@ log = logging.getLogger("vllm.mediagate")
 
 def attach_routes(landing: Callable[[], Landing | None]) -> APIRouter:
     """`landing` gives this process's, or None while there is none."""
+    denials = Denials(time.monotonic)
 
     async def call(path: str, request: Request) -> Response:
         try:
@@ -43,7 +47,7 @@ def attach_routes(landing: Callable[[], Landing | None]) -> APIRouter:
         except Refused as e:
             status = 400 if e.kind == "bad" else STATUS[e.kind]
             if e.kind == "denied":
-                log.warning("%s from %s", e, request.client.host if request.client else "an unknown peer")
+                denials.told(e, request.client.host if request.client else "an unknown peer")
             return JSONResponse(error_body(str(e), e.kind, status), status)
         headers = {MAC_HEADER: answer.mac} if answer.mac else {}
         return Response(answer.body, media_type="application/json", headers=headers)
@@ -58,6 +62,23 @@ def attach_routes(landing: Callable[[], Landing | None]) -> APIRouter:
     for path in (*CALLS, PROBE):
         router.add_api_route(path, endpoint(path), methods=["POST"], include_in_schema=False, response_model=None)
     return router
+
+
+class Denials:
+    """Tells the log who was denied, but not of each call: whoever reaches the port could fill the disk."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._quiet_until = -math.inf
+        self._untold = 0
+
+    def told(self, refusal: Refused, peer: str) -> None:
+        if (now := self._clock()) < self._quiet_until:
+            self._untold += 1
+            return
+        more = f" ({self._untold} more since the last such line)" if self._untold else ""
+        log.warning("%s; the peer was %s%s", refusal, peer, more)
+        self._quiet_until, self._untold = now + DENIAL_LOG_SECONDS, 0
 
 
 async def _body(request: Request, max_bytes: int) -> bytes:

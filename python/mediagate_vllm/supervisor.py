@@ -8,6 +8,7 @@ not tried again.
 import asyncio
 import json
 import logging
+import signal
 import sys
 import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
@@ -59,14 +60,14 @@ class Supervisor:
             started = time.monotonic()
             try:
                 status = await self._live_once()
+                end = _told(status)
             except OSError as e:
-                log.warning("mediagate: the lander could not be started: %s", e)
-                status = None
+                status, end = None, f"could not be started: {e}"
             if status == EXIT_IN_VAIN:
                 return
             if time.monotonic() - started >= STEADY_AFTER_SECONDS:
                 pause = FIRST_PAUSE_SECONDS
-            log.warning("mediagate: the lander ended with status %s; starting another in %.1f s", status, pause)
+            log.warning("mediagate: the lander %s; images come inline until another is up, in %.1f s", end, pause)
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
@@ -78,3 +79,14 @@ class Supervisor:
             await process.stdin.drain()
         # stdin stays open: its end tells the lander that we are gone.
         return await process.wait()
+
+
+def _told(status: int) -> str:
+    """How a process ended, as a log line says it."""
+    if status >= 0:
+        return f"ended with status {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    return f"was ended by {name}" + (" (was it the out-of-memory killer?)" if -status == signal.SIGKILL else "")

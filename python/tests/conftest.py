@@ -1,15 +1,17 @@
 """Stand-in workers for the tests: real processes, with a real lander and real NIXL."""
 
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 from gateway import Gateway
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
+
+from programs import PATIENCE_SECONDS, free_port, until
 
 SECRET = b"a shared secret of the tests"
 
@@ -18,16 +20,14 @@ class Worker:
     """A running stand-in."""
 
     def __init__(self, *flags: str) -> None:
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            self.port = s.getsockname()[1]
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         command = [sys.executable, "-m", "mediagate_vllm.standin", "--listen", f"127.0.0.1:{self.port}"]
         self.process = subprocess.Popen([*command, "--landing-bytes", str(32 << 20), *flags])
 
     def wait(self, path: str = "/health") -> "Worker":
         """Until the server answers."""
-        return self._until(lambda: httpx.get(self.url + path).status_code == 200)
+        return self._until(lambda: httpx.get(self.url + path, timeout=30).status_code == 200)
 
     def wait_for_lander(self, other_than: str = "") -> str:
         """Until a lander is up; its incarnation."""
@@ -35,7 +35,7 @@ class Worker:
         answer: dict = {}
 
         def up() -> bool:
-            got = httpx.post(self.url + "/mediagate/attach/hello", json=fields)
+            got = httpx.post(self.url + "/mediagate/attach/hello", json=fields, timeout=30)
             answer.update(got.json())
             return got.status_code == 200 and answer["worker"] != other_than
 
@@ -49,19 +49,22 @@ class Worker:
 
     def stop(self) -> None:
         self.process.terminate()
-        self.process.wait(20)
+        try:
+            self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
 
     def _until(self, up: Callable[[], bool]) -> "Worker":
-        deadline = time.monotonic() + 30
-        while True:
+        def is_up() -> bool:
             try:
-                if up():
-                    return self
+                return up()
             except httpx.TransportError:
-                pass
-            assert self.process.poll() is None, "the stand-in died"
-            assert time.monotonic() < deadline, "the stand-in does not come up"
-            time.sleep(0.05)
+                assert self.process.poll() is None, "the stand-in died"
+                return False
+
+        until("the stand-in to come up", is_up, PATIENCE_SECONDS)
+        return self
 
 
 @pytest.fixture(scope="session")
@@ -74,10 +77,21 @@ def key_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def worker(key_file: Path) -> Iterator[Worker]:
     """One stand-in with an attach key, for all tests that leave it as it was."""
-    running = Worker("--attach-key-file", str(key_file), "--grace-seconds", "0")
+    # No lease of theirs ends because a test gets no processor.
+    running = Worker("--attach-key-file", str(key_file), "--grace-seconds", "0", "--lease-seconds", "300")
     running.wait_for_lander()
     yield running
     running.stop()
+
+
+@pytest.fixture(autouse=True)
+def _gateways_leave() -> Iterator[None]:
+    """Those that a test has made, and no others."""
+    before = len(Gateway.made)
+    yield
+    for gateway in Gateway.made[before:]:
+        gateway.close()
+    del Gateway.made[before:]
 
 
 @pytest.fixture

@@ -1,9 +1,11 @@
 """A gateway for tests: its own NIXL agent, and the gateway's side of docs/PROTOCOL.md in the plainest words."""
 
 import base64
+import contextlib
 import json
 import secrets
 import time
+from typing import ClassVar
 
 import httpx
 import numpy as np
@@ -60,7 +62,7 @@ class Attached:
             "content_hash": content_hash(pixels.reshape(-1), height, width),
             "media_id": MEDIA_ID,
             "uses": 1,
-            "wait_ms": 2000,
+            "wait_ms": 60_000,
             **changes,
         }
         text = (
@@ -68,12 +70,18 @@ class Attached:
         ).format(**fields)
         return f"{SCHEME}{text}/{reference_mac(self.key, text)}"
 
-    def released(self, generation: int, uses: int = 1, seconds: float = 5.0) -> bool:
+    def released(self, generation: int, uses: int = 1, seconds: float = 60.0) -> bool:
         """Whether the worker has told (or tells within `seconds`) that so many uses are over."""
         return self.gateway.heard(f"F {self.id} {generation}", uses, seconds)
 
     def call(self, path: str, **fields: object) -> tuple[int, dict]:
         return self.gateway.post(path, {"worker": self.worker, "grant": self.id, **fields}, self.key)
+
+    def settle(self) -> None:
+        """Until the worker and its lander have seen to what reached the worker before: each does one thing after the
+        other, and none of it takes more turns than this."""
+        for _ in range(10):
+            assert self.renew()[0] == 200
 
     def renew(self, seq: int | None = None) -> tuple[int, dict]:
         self.seq = self.seq + 1 if seq is None else seq
@@ -87,7 +95,11 @@ class Attached:
 
 
 class Gateway:
+    made: ClassVar[list["Gateway"]] = []
+
     def __init__(self, url: str, secret: bytes = b"") -> None:
+        self.made.append(self)
+        self.grants: list[Attached] = []
         self.url = url
         self.incarnation = secrets.token_hex(8)
         self.secret_key = macs.secret_key(secret)
@@ -95,9 +107,17 @@ class Gateway:
         self.arena = np.zeros(ARENA_BYTES, np.uint8)
         self.agent.register(self.arena.ctypes.data, ARENA_BYTES)
         self.metadata = self.agent.metadata(self.arena.ctypes.data, ARENA_BYTES)
-        self.http = httpx.Client(base_url=url, timeout=20)
+        # What uvicorn may be closing just now, after five idle seconds, is not used again.
+        self.http = httpx.Client(base_url=url, timeout=120, limits=httpx.Limits(keepalive_expiry=1))
         self.notes: list[str] = []
         self.last_attach = ""
+
+    def close(self) -> None:
+        """Gives back what it was granted: whoever comes next must not wait until a lease ends."""
+        for grant in self.grants:
+            with contextlib.suppress(httpx.HTTPError):
+                grant.detach()
+        self.http.close()
 
     # HTTP
 
@@ -147,6 +167,7 @@ class Gateway:
         fields = answer.json()
         self.agent.add_peer(base64.b64decode(fields["metadata"]))
         attached = Attached(self, fields, key)
+        self.grants.append(attached)
         self.write(np.zeros(1, np.uint8), attached.address, fields["agent"], f"W {attached.id}")
         return attached
 
@@ -172,7 +193,7 @@ class Gateway:
         remote = b.nixlXferDList(b.DRAM_SEG, [(address, flat.size, 0)])
         request = raw.createXferReq(b.NIXL_WRITE, local, remote, peer, notify or "")
         state = raw.postXferReq(request)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while state == b.NIXL_IN_PROG:
             assert time.monotonic() < deadline, "the transfer hangs"
             state = raw.getXferStatus(request)

@@ -6,7 +6,6 @@ import os
 import secrets
 from pathlib import Path
 
-import httpx
 import numpy as np
 import pytest
 from blake3 import blake3
@@ -117,7 +116,7 @@ def test_http_that_is_refused(gateway: Gateway):
     assert gateway.post(path, fields, content_type="application/json; charset=utf-8")[0] == 200
     assert gateway.post(path, fields[:-1] + " " * (64 << 10) + "}")[0] == 400
     assert gateway.http.get(path).status_code == 405
-    undecodable = httpx.post(gateway.url + path, content=b"\xff", headers={"content-type": "application/json"})
+    undecodable = gateway.http.post(path, content=b"\xff", headers={"content-type": "application/json"})
     assert undecodable.status_code == 400
 
 

@@ -11,16 +11,18 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import programs
+import pytest
 from gateway import Attached, Gateway, picture
 
+from mediagate_vllm import memory
+from mediagate_vllm.settings import SettingError
 
-def until(true: Callable[[], bool], seconds: float = 10) -> bool:
-    deadline = time.monotonic() + seconds
-    while not true():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
+LEASE_SECONDS = 0.5
+
+
+def until(what: str, is_so: Callable[[], bool]) -> None:
+    programs.until(what, is_so, programs.PATIENCE_SECONDS)
 
 
 def is_alive(pid: int) -> bool:
@@ -43,7 +45,7 @@ def test_killed_lander_is_replaced_and_waits_fail_at_once(start):
     asking.start()
     time.sleep(0.3)
     os.kill(worker.lander_pid(), signal.SIGKILL)
-    asking.join(10)
+    asking.join()
     assert seen[0][0] == 410
     second = worker.wait_for_lander(other_than=first)
     assert second != first
@@ -61,7 +63,7 @@ def test_lander_ends_with_its_parent(start):
     lander = worker.lander_pid()
     worker.process.kill()
     worker.process.wait()
-    assert until(lambda: not is_alive(lander))
+    until("the lander's end", lambda: not is_alive(lander))
 
 
 def test_signals_for_the_group_leave_it_to_its_parent(start):
@@ -73,29 +75,43 @@ def test_signals_for_the_group_leave_it_to_its_parent(start):
     time.sleep(0.2)
     assert is_alive(lander)
     worker.stop()
-    assert until(lambda: not is_alive(lander))
+    until("the lander's end", lambda: not is_alive(lander))
 
 
 def test_lost_lease_is_gone(start):
-    worker = start("--lease-seconds", "0.5", "--grace-seconds", "0.5")
+    worker = start("--lease-seconds", str(LEASE_SECONDS), "--grace-seconds", "0.5")
     worker.wait_for_lander()
     gateway = Gateway(worker.url)
-    attached = gateway.attach()
-    for _ in range(5):
-        time.sleep(0.2)
-        assert attached.renew() == (200, {"lease_seconds": 0.5})
+    while (attached := attached_for_longer_than_a_lease(gateway)) is None:
+        pass
     pixels = picture(2)
     generation = attached.push(pixels)
     ref = attached.reference(pixels, generation)
-    assert until(lambda: attached.void(999)[0] == 410)
+    until("the lease to end", lambda: attached.void(999)[0] == 410)
     assert gateway.see(ref)[0] == 410
     again = gateway.attach()
     assert again.id != attached.id
 
 
+def attached_for_longer_than_a_lease(gateway: Gateway) -> Attached | None:
+    """None where this process got no processor for longer than that, so that the lease has ended, as it must."""
+    renewed = time.monotonic()
+    attached = gateway.attach()
+    for _ in range(5):
+        time.sleep(0.4 * LEASE_SECONDS)
+        begun = time.monotonic()
+        answer = attached.renew()
+        if answer[0] == 410 and time.monotonic() - renewed >= LEASE_SECONDS:
+            return None
+        assert answer == (200, {"lease_seconds": LEASE_SECONDS})
+        renewed = begun
+    return attached
+
+
 def test_late_write_into_a_range_of_another_is_refused_not_served(start):
     """A gateway that was paused wakes, and writes where it may no longer."""
-    worker = start("--lease-seconds", "1", "--grace-seconds", "0.1", "--grant-bytes", str(32 << 20))
+    # Long enough that the other's does not end while this process gets no processor.
+    worker = start("--lease-seconds", "5", "--grace-seconds", "0.1", "--grant-bytes", str(32 << 20))
     worker.wait_for_lander()
     paused, other = Gateway(worker.url), Gateway(worker.url)
     old = paused.attach(want_bytes=32 << 20)
@@ -106,7 +122,7 @@ def test_late_write_into_a_range_of_another_is_refused_not_served(start):
             granted.append(other.attach(want_bytes=32 << 20))
         return bool(granted)
 
-    assert until(attach)
+    until("the range to be free", attach)
     (new,) = granted
     assert new.address == old.address
     new.renew()
@@ -131,12 +147,9 @@ def test_stopped_lander_is_not_waited_for_for_ever(start):
     attached = gateway.attach()
     pixels = picture(5)
     generation = attached.push(pixels)
-    os.kill(worker.lander_pid(), signal.SIGSTOP)
-    try:
+    with programs.stopped(worker.lander_pid()):
         status, message = gateway.see(attached.reference(pixels, generation, wait_ms=100))
         assert (status, message[:14]) == (503, "mediagate late")
-    finally:
-        os.kill(worker.lander_pid(), signal.SIGCONT)
     assert attached.released(generation)  # claimed and given up, in this order
     generation = attached.push(pixels)
     assert gateway.see(attached.reference(pixels, generation))[0] == 200
@@ -145,7 +158,12 @@ def test_stopped_lander_is_not_waited_for_for_ever(start):
 def test_whoever_connects_and_leaves_does_no_harm(start):
     worker = start()
     incarnation = worker.wait_for_lander()
-    names = {line.split("@")[1] for line in Path("/proc/net/unix").read_text().splitlines() if "@mediagate/" in line}
+    # Its own, not those of others that may be ending just now.
+    lander = Path(f"/proc/{worker.lander_pid()}/fd")
+    sockets = {os.readlink(file).strip("socket:[]") for file in lander.iterdir()}
+    lines = [line.split() for line in Path("/proc/net/unix").read_text().splitlines() if "@mediagate/" in line]
+    names = {line[7].removeprefix("@") for line in lines if line[6] in sockets}
+    assert names
     for name in names:
         for garbage in (b"", b"\xff\xff\xff\xff", b"\2\0\0\0{}", b"\5\0\0\0trash", b"\\9\0"):
             for _ in range(10):
@@ -158,7 +176,7 @@ def test_whoever_connects_and_leaves_does_no_harm(start):
 def test_missing_key_file_is_said_once_and_leaves_a_server_without_lander(start, tmp_path):
     worker = start("--attach-key-file", str(tmp_path / "nowhere")).wait()
     pids = lambda: Path(f"/proc/{worker.process.pid}/task/{worker.process.pid}/children").read_text()  # noqa: E731
-    assert until(lambda: not pids())
+    until("the lander's end", lambda: not pids())
     gateway = Gateway(worker.url)
     fields = {"protocol": 1, "gateway": gateway.incarnation, "nonce": "0" * 64}
     assert gateway.post("/mediagate/attach/hello", fields)[0] == 503
@@ -182,3 +200,17 @@ def test_it_lets_go_of_sockets_that_its_parent_left_open():
         )
     # Three streams, and the folder that is listed.
     assert len(left.stdout.split(",")) == 4, left.stdout
+
+
+def test_memory_that_is_not_there_is_said_in_a_line_and_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(memory, "MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(memory, "CGROUP", tmp_path)
+    assert memory.available_bytes() is None
+    (tmp_path / "meminfo").write_text("MemTotal: 9999999 kB\nMemAvailable:   4096 kB\n")
+    (tmp_path / "memory.max").write_text("max\n")
+    with pytest.raises(SettingError, match=r"MEDIAGATE_LANDING_BYTES asks for 8 MiB .* 4 MiB are available"):
+        memory.LandingMemory(8 << 20)
+    (tmp_path / "memory.max").write_text("2097152\n")
+    with pytest.raises(SettingError, match="2 MiB are available"):
+        memory.LandingMemory(3 << 20)
+    assert memory.LandingMemory(1 << 20).size == 1 << 20

@@ -8,6 +8,7 @@ import time
 import numpy as np
 import pytest
 from gateway import MEDIA_ID, Attached, Gateway, picture
+from programs import PATIENCE_SECONDS, unacknowledged, until
 
 from mediagate_vllm.content import content_hash
 
@@ -152,7 +153,7 @@ def test_void_ends_a_wait(attached: Attached, gateway: Gateway):
     asking.start()
     time.sleep(0.2)
     assert attached.void(generation) == (200, {"void": [generation]})
-    asking.join(10)
+    asking.join()
     assert seen[0][0] == 409
 
 
@@ -191,8 +192,9 @@ def test_client_that_leaves_keeps_nothing(attached: Attached, gateway: Gateway):
             b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
             b"content-length: %d\r\n\r\n%s" % (len(body), body)
         )
-        time.sleep(0.3)
-    time.sleep(0.3)
+        until("all of it to be there", lambda: not unacknowledged(s), PATIENCE_SECONDS)
+        attached.settle()
+    attached.settle()
     attached.push(pixels, generation=generation)
     assert gateway.see(attached.reference(pixels, generation))[0] == 409
     assert not attached.released(generation, seconds=0.1)

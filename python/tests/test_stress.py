@@ -23,7 +23,7 @@ class Traffic:
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
         self.attached = gateway.attach(want_bytes=SLOTS * SLOT_BYTES)
-        self.client = httpx.Client(base_url=gateway.url)
+        self.client = httpx.Client(base_url=gateway.url, limits=httpx.Limits(keepalive_expiry=1))
         self.nixl = threading.Lock()  # the test's agent is not for several threads
         self.free = list(range(SLOTS))
         self.outcomes: Counter[str] = Counter()
@@ -35,7 +35,7 @@ class Traffic:
         with self.nixl:
             generation = self.attached.next_generation()
         uses = 2 if fate == "twice" else 1
-        wait_ms = 50 if fate == "never" else 20_000
+        wait_ms = 50 if fate == "never" else 60_000
         ref = self.attached.reference(pixels, generation, offset, uses=uses, wait_ms=wait_ms)
         early = rng.random() < 0.5
         landing = threading.Timer(rng.random() * 0.02, self.land, (fate, pixels, offset, generation))
@@ -74,7 +74,7 @@ class Traffic:
             answer = self.client.post(
                 "/v1/chat/completions",
                 json=body,
-                timeout=30 if leaves_after is None else httpx.Timeout(30, read=max(leaves_after, 0.001)),
+                timeout=120 if leaves_after is None else httpx.Timeout(120, read=max(leaves_after, 0.001)),
             )
         except httpx.ReadTimeout:
             return 0, []

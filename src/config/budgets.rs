@@ -48,10 +48,10 @@ pub(super) fn default_eighth() -> ByteSize {
 
 impl Budgets {
     pub(super) fn of(args: &ServeArgs) -> Self {
-        let mut items = vec![("base", BASE_BYTES), ("bodies", args.body_budget_bytes() as u64)];
-        items.push(("worker bodies", args.worker_body_budget_bytes() as u64));
-        items.push(("routing", routing::bytes(&args.routing())));
-        if args.frontend_decoding {
+        let mut items = vec![("base", BASE_BYTES), ("bodies", args.requests.body_budget_bytes() as u64)];
+        items.push(("worker bodies", args.requests.worker_body_budget_bytes() as u64));
+        items.push(("routing", routing::bytes(&args.routing.settings())));
+        if args.images.frontend_decoding {
             let (media, arena) = (args.media.config(), args.arena_layout());
             let contents = (arena.bytes / SLOT_ALIGNMENT_BYTES).min(2 * MAX_CONTENTS) as u64;
             items.extend([
@@ -62,7 +62,8 @@ impl Budgets {
                 // A client may leave while its data: URI is being read: the job ends with nobody to count it for.
                 (
                     "abandoned jobs",
-                    media.decode_threads() as u64 * (args.max_body_bytes.as_u64() + media.fetch.max_bytes as u64),
+                    media.decode_threads() as u64
+                        * (args.requests.max_body_bytes.as_u64() + media.fetch.max_bytes as u64),
                 ),
                 (
                     "cache index",
@@ -71,7 +72,7 @@ impl Budgets {
             ]);
         }
         #[cfg(feature = "mm-routing")]
-        if !args.frontend_decoding && !args.model_paths.is_empty() {
+        if !args.images.frontend_decoding && !args.routing.model_paths.is_empty() {
             items.push(("image sizes", dimensions::MEMORY_BYTES));
         }
         Budgets { items }

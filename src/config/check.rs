@@ -31,7 +31,7 @@ impl Findings {
             findings.note(crate::server::tls::read(cert, key).map_err(files::FileError::Tls));
         }
         findings.note(WorkerClient::new(args.fleet.worker_ca_file.as_deref()).map_err(files::FileError::Client));
-        findings.note(Models::read(&args.model_paths));
+        findings.note(Models::read(&args.routing.model_paths));
         match args.fleet.worker_urls() {
             Ok(urls) => {
                 let registry = Registry::new(&urls, args.fleet.settings()).map_err(files::FileError::Worker);
@@ -56,10 +56,10 @@ impl Findings {
         if workers.is_empty() && args.fleet.workers_file.is_some() {
             self.warnings.push("--workers-file names no worker: every request gets 503 until one is added".into());
         }
-        let remote = workers.iter().find(|worker| !worker.is_loopback());
+        let remote = workers.iter().find(|worker| !worker.base().is_loopback());
         if let Some(worker) = remote
-            && args.frontend_decoding
-            && args.attach_key_file.is_none()
+            && args.images.frontend_decoding
+            && args.transfer.attach_key_file.is_none()
         {
             self.warnings.push(format!(
                 "worker {} is not on this machine, and --attach-key-file is not set: it grants no memory, and pixels go \
@@ -70,11 +70,11 @@ impl Findings {
     }
 
     fn look_at_access(&mut self, args: &ServeArgs) {
-        if args.tenancy == Tenancy::ApiKey && args.api_key_file.is_none() {
+        if args.access.tenancy == Tenancy::ApiKey && args.access.api_key_file.is_none() {
             self.warnings
                 .push("--tenancy api-key without --api-key-file: a client can be whatever tenant it says".into());
         }
-        if args.api_key_file.is_none() && !args.listening.listen.ip().is_loopback() {
+        if args.access.api_key_file.is_none() && !args.listening.listen.ip().is_loopback() {
             self.warnings.push(format!(
                 "--listen {} is open to others, and --api-key-file is not set: whoever reaches it is served",
                 args.listening.listen

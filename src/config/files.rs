@@ -42,7 +42,7 @@ pub fn read_secret(path: &Path) -> Result<String, ConfigError> {
 
 /// The keys of clients.
 pub fn api_keys(args: &ServeArgs) -> Result<ApiKeys, ConfigError> {
-    match &args.api_key_file {
+    match &args.access.api_key_file {
         None => Ok(ApiKeys::default()),
         Some(path) => ApiKeys::parse(&read_secret(path)?)
             .map_err(|source| FileError::ApiKeys { path: path.clone(), source }.into()),
@@ -61,7 +61,7 @@ pub fn worker_authorization(args: &ServeArgs) -> Result<Option<HeaderValue>, Con
 
 /// The secret that gateways and workers share.
 pub fn attach_secret(args: &ServeArgs) -> Result<Option<String>, ConfigError> {
-    let Some(path) = &args.attach_key_file else { return Ok(None) };
+    let Some(path) = &args.transfer.attach_key_file else { return Ok(None) };
     let secret = read_secret(path)?;
     if secret.len() < MIN_SECRET_BYTES {
         return Err(FileError::AttachKey { path: path.clone() }.into());
@@ -74,7 +74,7 @@ pub fn read_on_reload(args: &ServeArgs) -> Vec<PathBuf> {
     let files = [
         &args.config,
         &args.fleet.workers_file,
-        &args.api_key_file,
+        &args.access.api_key_file,
         &args.fleet.worker_api_key_file,
         &args.listening.tls_cert,
         &args.listening.tls_key,

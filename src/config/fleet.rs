@@ -11,6 +11,7 @@ use super::ConfigError;
 use crate::worker::{WorkerSettings, circuit::CircuitSettings};
 
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Workers")]
 pub struct FleetArgs {
     /// Base URL of a `vllm serve` (repeatable; in the variable separated by commas)
     #[arg(long = "worker", id = "worker", env = "MEDIAGATE_WORKER", value_name = "URL", value_delimiter = ',')]

@@ -18,6 +18,7 @@ const MOST_CONNECTIONS: usize = 16 << 10;
 const OTHER_DESCRIPTORS: usize = 256;
 
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Listeners")]
 pub struct ListenArgs {
     /// Where clients connect: the API, /health and /ready
     #[arg(long, env = "MEDIAGATE_LISTEN", value_name = "ADDR", value_parser = address, default_value = "127.0.0.1:8080")]

@@ -1,13 +1,17 @@
 //! Settings of routing.
 
-use std::time::Duration;
+use std::{str::FromStr, time::Duration};
 
 use clap::Args;
 
 use super::ConfigError;
-use crate::routing::{RoutePolicy, RoutingSettings, Weights};
+use crate::{
+    model::ModelPath,
+    routing::{RoutePolicy, RoutingSettings, Weights},
+};
 
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Choosing a worker")]
 pub struct RoutingArgs {
     /// How a worker is chosen [default: mm-kv where --model-path is given, else media-prefix]
     #[arg(long, env = "MEDIAGATE_ROUTE_POLICY", value_name = "NAME")]
@@ -32,13 +36,21 @@ pub struct RoutingArgs {
     /// How often each worker is asked how busy it is
     #[arg(long, env = "MEDIAGATE_LOAD_INTERVAL_MS", value_name = "MS", default_value = "1000")]
     pub load_interval_ms: u64,
+    /// Folder of a served model, as vLLM was given it: `DIR`, or `NAME=DIR` with the served model name (repeatable; in the
+    /// variable separated by commas). Its files say how many tokens an image is
+    #[arg(long = "model-path", id = "model_path", env = "MEDIAGATE_MODEL_PATH", value_name = "[NAME=]DIR", value_delimiter = ',',
+          value_parser = ModelPath::from_str)]
+    pub model_paths: Vec<ModelPath>,
+    /// Time that a request waits for the size of an image that passes by URL, which tells routing its tokens
+    #[cfg(feature = "mm-routing")]
+    #[arg(long, env = "MEDIAGATE_IMAGE_SIZE_TIMEOUT_MS", value_name = "MS", default_value = "500")]
+    pub image_size_timeout_ms: u64,
 }
 
 impl RoutingArgs {
-    /// With what they mean where `model_files` are given, or not.
-    pub fn settings(&self, model_files: bool) -> RoutingSettings {
+    pub fn settings(&self) -> RoutingSettings {
         RoutingSettings {
-            policy: self.route_policy.unwrap_or(RoutePolicy::of_knowledge(model_files)),
+            policy: self.route_policy.unwrap_or(RoutePolicy::of_knowledge(!self.model_paths.is_empty())),
             weights: Weights {
                 media: self.route_media_weight,
                 load: self.route_load_weight,

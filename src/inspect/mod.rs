@@ -166,7 +166,7 @@ impl Inspector {
         report.format = Some(header.format().name());
         let start = Instant::now();
         let mut rgb = vec![0; header.rgb_bytes()];
-        decode::decode_into(&bytes, &header, &mut rgb)?;
+        decode::decode_into(&bytes, &header, &mut rgb, &mut decode::Scratch::default())?;
         report.times_ms.decode = Some(milliseconds(start));
         let start = Instant::now();
         let name = Name::of(&Scope::default(), header.height(), header.width(), &rgb);

@@ -27,6 +27,7 @@ pub struct ClientRequest<'a> {
     /// Each element of the conversation, in order: its JSON text in the body. Empty where there are several conversations.
     pub messages: Vec<Range<usize>>,
     /// The JSON text of each other member of the body that the prompt is made of, with its key, in the order of the body.
+    /// Each once.
     pub prompt_members: Vec<(&'static str, Range<usize>)>,
     /// In the order in which they stand in the body.
     pub images: Vec<ImagePart<'a>>,
@@ -105,6 +106,9 @@ mod tests {
         assert_eq!(messages, [r#"{"role":"user"}"#, "7", r#"{"content":[]}"#]);
         let members: Vec<_> = request.prompt_members.iter().map(|(key, span)| (*key, &body[span.clone()])).collect();
         assert_eq!(members, [("tools", r#"[ {"a": 1} ]"#), ("add_generation_prompt", "false")]);
+        let body = format!(r#"{{{}"tools":2}}"#, r#""tools":1,"#.repeat(1000));
+        let members = read(&shape::CHAT, &body).prompt_members;
+        assert_eq!(members, [("tools", body.len() - 2..body.len() - 1)]);
     }
 
     #[test]

@@ -98,6 +98,8 @@ impl<'a> Walker<'a> {
             }
         }
         if let Some(key) = PROMPT_MEMBERS.iter().find(|&&member| member == key) {
+            // Of two the later counts, as it does for vLLM; and what is kept has a bound, whatever a body repeats.
+            self.request.prompt_members.retain(|(known, _)| known != key);
             self.request.prompt_members.push((key, start..value.position()));
         }
         Ok(())

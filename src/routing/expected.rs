@@ -27,6 +27,9 @@ const LINK_BYTES: u64 = 160;
 /// What all of it takes at most, about.
 pub const MAX_BYTES: u64 = MAX_LINKS as u64 * LINK_BYTES;
 
+/// How long anything is expected at most.
+pub const LONGEST: Duration = Duration::from_secs(600);
+
 /// After the first, a link in so many is kept.
 const STRIDE: usize = 8;
 
@@ -102,7 +105,7 @@ impl Expected {
     /// The worker is sent this chain.
     pub fn expect(&self, chain: &[u64], worker: usize, ttl: Duration) {
         let now = self.now();
-        let until = now.saturating_add(ttl.as_millis() as u64);
+        let until = now.saturating_add(ttl.min(LONGEST).as_millis() as u64);
         let mut links = self.links.lock();
         links.drop_old(now);
         for link in kept(chain.len()) {
@@ -114,20 +117,26 @@ impl Expected {
     pub fn find(&self, chain: &[u64], mut report: impl FnMut(usize, usize)) {
         let now = self.now();
         let links = self.links.lock();
-        // By the worker's index, which counts from 0.
-        let mut depths: Vec<usize> = Vec::new();
+        // By the worker.
+        let mut depths: Vec<(usize, usize)> = Vec::new();
         let mut before = 0;
         for link in kept(chain.len()) {
             let holders = links.holders.get(&chain[link]).into_iter().flat_map(Holders::iter);
+            let alive = holders.filter(|holder| links.is_alive(holder, now)).map(|holder| holder.worker);
             let mut any = false;
-            for holder in holders.filter(|holder| links.is_alive(holder, now)) {
-                if before == 0 && depths.len() <= holder.worker {
-                    depths.resize(holder.worker + 1, 0);
-                }
-                // A worker that does not hold what is before does not hold the rest either.
-                if let Some(depth) = depths.get_mut(holder.worker).filter(|depth| **depth == before) {
-                    *depth = link + 1;
-                    any = true;
+            if before == 0 {
+                depths.extend(alive.map(|worker| (worker, link + 1)));
+                depths.sort_unstable();
+                any = !depths.is_empty();
+            } else {
+                for worker in alive {
+                    // One that does not hold what is before does not hold the rest either.
+                    if let Ok(at) = depths.binary_search_by_key(&worker, |&(worker, _)| worker)
+                        && depths[at].1 == before
+                    {
+                        depths[at].1 = link + 1;
+                        any = true;
+                    }
                 }
             }
             if !any {
@@ -136,7 +145,7 @@ impl Expected {
             before = link + 1;
         }
         drop(links);
-        for (worker, depth) in depths.into_iter().enumerate().filter(|&(_, depth)| depth > 0) {
+        for (worker, depth) in depths {
             report(worker, depth);
         }
     }
@@ -145,6 +154,8 @@ impl Expected {
     pub fn forget(&self, worker: usize) {
         let now = self.now();
         let mut links = self.links.lock();
+        // What was sent that long ago is expected no longer in any case.
+        links.since.retain(|_, since| now.saturating_sub(*since) <= LONGEST.as_millis() as u64);
         links.since.insert(worker, now);
         links.forgot = now;
     }
@@ -268,6 +279,9 @@ mod tests {
         assert_eq!(found(&expected, &[1, 2]), [(1, 2)]);
         expected.forget(1);
         assert_eq!(found(&expected, &[1, 2]), []);
+        expected.let_time_pass(2 * LONGEST);
+        expected.forget(usize::MAX);
+        assert_eq!(expected.links.lock().since.len(), 1, "workers come and go");
         sleep(Duration::from_millis(2));
         expected.expect(&[1, 2], 1, LONG);
         assert_eq!(found(&expected, &[1, 2]), [(1, 2)]);

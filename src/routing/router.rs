@@ -22,7 +22,7 @@ use super::prompt::MediaSpan;
 use super::{
     affinity::{self, Affinity},
     chain::{BLOCK_TOKENS, IMAGE_BLOCKS},
-    expected::Expected,
+    expected::{self, Expected},
     policy::{RoutePolicy, Weights},
     prompt::{MmHash, MmImage, MmRoutingInfo, Prompt, PromptTokens},
     score::{self, Size, Term},
@@ -34,7 +34,7 @@ use crate::worker::{Belief, load::Busy};
 const UNCONFIRMED: Duration = Duration::from_secs(30);
 
 /// How long it counts where nothing will: as long as what was sent may well still be cached.
-const UNTOLD: Duration = Duration::from_secs(600);
+const UNTOLD: Duration = expected::LONGEST;
 
 /// Tokens of an image of which nothing is known: those of a picture of 640 x 480 or so.
 const UNKNOWN_IMAGE_TOKENS: usize = IMAGE_BLOCKS * BLOCK_TOKENS;

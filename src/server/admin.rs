@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
-use axum::{
-    Json,
-    extract::{Path, State, rejection::JsonRejection},
-};
+use axum::{Json, extract::State};
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 
-use super::{answer::Refusal, app::App, reload::Reloaded};
+use super::{
+    answer::Refusal,
+    app::App,
+    extract::{Order, Path},
+    reload::Reloaded,
+};
 use crate::worker::{Worker, WorkerId, WorkerUrlError};
 
 /// A worker, for operators.
@@ -67,15 +69,8 @@ pub async fn list(State(app): State<App>) -> Json<WorkerList> {
 /// `POST /workers`
 pub async fn add(
     State(app): State<App>,
-    order: Result<Json<NewWorker>, JsonRejection>,
+    Order(NewWorker { url }): Order<NewWorker>,
 ) -> Result<(StatusCode, Json<WorkerView>), Refusal> {
-    let Json(NewWorker { url }) = order.map_err(|error| {
-        Refusal::new(
-            error.status(),
-            "invalid_order",
-            format!("The body must be {{\"url\": URL}}: {}", error.body_text()),
-        )
-    })?;
     let worker = app.registry.add(&url).map_err(|error| match error {
         WorkerUrlError::Twice(_) => Refusal::new(StatusCode::CONFLICT, "worker_exists", error.to_string()),
         error => Refusal::new(StatusCode::BAD_REQUEST, "invalid_worker_url", error.to_string()),

@@ -7,7 +7,6 @@ use axum::{
 use http::{HeaderValue, StatusCode, header::RETRY_AFTER};
 use serde_json::json;
 
-use super::recent::ErrorCode;
 use crate::{error::Fault, observe};
 
 /// An error on its way to a client.
@@ -131,12 +130,11 @@ impl Dialect {
     }
 }
 
-/// In OpenAI's dialect; the refusal goes along, so that it can be said in another one.
+/// In OpenAI's dialect; the refusal goes along, for whoever counts it or says it in another one.
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         observe::error(self.code);
         let mut response = self.answer(Dialect::OpenAi);
-        response.extensions_mut().insert(ErrorCode(self.code));
         response.extensions_mut().insert(self);
         response
     }

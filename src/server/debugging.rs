@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::{
     headers,
-    plan::LoadedRequest,
+    loaded::LoadedRequest,
     send::{Answer, SendTimes},
 };
 use crate::{

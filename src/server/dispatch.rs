@@ -8,8 +8,10 @@ use http::{HeaderMap, StatusCode};
 use super::{
     answer::Refusal,
     app::App,
-    body, models,
-    plan::LoadedRequest,
+    body,
+    head::NoAnswer,
+    loaded::LoadedRequest,
+    models,
     send::{Answer, Delivery, End},
     surface::Again,
     turn::turn,
@@ -72,9 +74,9 @@ pub async fn dispatch(
         let work = worker.load.begin(decision.new_tokens(), decision.tokens);
         let delivery = Delivery { app, worker: &worker, headers: &to_worker, request, elsewhere };
         // What may not be sent twice must not meet a connection that is just being closed.
-        let client = if request.surface.again == Again::Safe { app.client.http() } else { app.client.fresh() };
+        let client = if request.surface.again == Again::Safe { app.client.kept() } else { app.client.recent() };
         let mut end = turn(&delivery, client).await;
-        if matches!(end, End::Unanswered) && !others && search.forgives_a_break() {
+        if matches!(end, End::NoAnswer(NoAnswer::Unanswered)) && !others && search.forgives_a_break() {
             worker.look.notify_one();
             end = turn(&delivery, app.client.fresh()).await;
         }
@@ -104,18 +106,12 @@ pub async fn dispatch(
                 }
                 search.refusal = Some(refusal);
             }
-            End::Unreachable => {
-                in_flight.ended(Outcome::Failure);
-                worker.unreachable();
-                search.refusal.get_or_insert_with(Refusal::bad_gateway);
-            }
-            End::Unanswered | End::Broken => {
-                in_flight.ended(Outcome::Failure);
-                if !search.forgives_a_break() {
-                    return Err(Box::new(Refusal::bad_gateway()));
+            End::NoAnswer(reason) => {
+                reason.ended(&mut in_flight);
+                if reason != NoAnswer::Unreachable && !search.forgives_a_break() {
+                    return Err(Box::new(reason.into()));
                 }
-                worker.look.notify_one();
-                search.refusal.get_or_insert_with(Refusal::bad_gateway);
+                search.refusal.get_or_insert_with(|| reason.into());
             }
         }
         search.passed_over.push(worker.id);
@@ -197,12 +193,15 @@ impl<'a> Search<'a> {
         if let Some(declined) = self.declined {
             return Ok(declined);
         }
-        Err(Box::new(self.refusal.unwrap_or_else(
-            || match self.app.registry.all().iter().any(|worker| worker.is_full()) {
-                true => Refusal::workers_overloaded(),
-                false => Refusal::no_worker(),
-            },
-        )))
+        Err(Box::new(self.refusal.unwrap_or_else(|| nobody_for(self.app, self.target))))
+    }
+}
+
+/// What is said when no worker takes a request.
+pub fn nobody_for(app: &App, target: &Target<'_>) -> Refusal {
+    match app.registry.all().iter().any(|worker| target.allows(worker) && worker.is_full()) {
+        true => Refusal::workers_overloaded(),
+        false => Refusal::no_worker(),
     }
 }
 

@@ -18,14 +18,14 @@ use super::{
     deadline::Deadline,
     debugging::{Debugging, Stages},
     dispatch::{Dispatched, Target, dispatch},
-    headers, models,
+    headers,
+    loaded::LoadedRequest,
+    models,
     others::{self, OtherFiles},
-    pass_on,
-    plan::LoadedRequest,
-    resize, responses,
+    pass_on, resize, responses,
     send::{Answer, AnswerBody},
     surface::Surface,
-    terms::{self, Terms},
+    terms,
     told::Told,
 };
 use crate::{
@@ -74,7 +74,7 @@ async fn serve(
     let scope = Scope::new(app.tenancy.of(&parts.headers).as_deref(), client.cache_salt.as_deref());
     let model = client.model.as_deref();
     let target = match &client.previous_response_id {
-        Some(id) if surface.makes_responses => responses::maker(app, app.tenancy.of(&parts.headers), id)?,
+        Some(id) if surface.makes_responses => responses::maker(app, app.tenancy.of(&parts.headers).as_deref(), id)?,
         _ => {
             models::check(app, model).await?;
             Target::Model(model)
@@ -94,12 +94,19 @@ async fn serve(
     let Loaded { media, others } = loaded;
     let name = || terms::names(&app.url_names, &scope, &client, &media);
     let names = app.scans.aside(terms::named_bytes(&client, &media), name).await;
-    let (body, request) = (&body.bytes, &client);
-    let terms = Terms { body, scope: &scope, client: request, media: &media, names: &names };
-    let asked = terms.ask(app, surface).await;
+    let loaded = LoadedRequest {
+        surface,
+        body: &body.bytes,
+        client: &client,
+        scope: &scope,
+        media: &media,
+        names: &names,
+        others: &others.files,
+        resize,
+        deadline,
+    };
+    let asked = loaded.terms(app).await;
     stages.end("terms");
-    let loaded =
-        LoadedRequest { surface, body, request, media: &media, names: &names, others: &others.files, resize, deadline };
     let Dispatched { answer, in_flight, work, decision } =
         dispatch(app, app.to_worker(&parts.headers), &loaded, &target, &asked).await?;
     #[cfg(feature = "mm-routing")]

@@ -5,13 +5,11 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    sync::Arc,
     time::Duration,
 };
 
-use axum::{
-    Json,
-    extract::{Path, State},
-};
+use axum::{Json, extract::State};
 use futures_util::future::join_all;
 use http::{HeaderMap, StatusCode, header::AUTHORIZATION};
 use serde::{Deserialize, Serialize};
@@ -22,7 +20,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{answer::Refusal, app::App};
+use super::{answer::Refusal, app::App, extract::Path};
 use crate::worker::{Worker, WorkerId, client::whole};
 
 /// Listing models is cheap; a worker that takes longer is left out.
@@ -49,7 +47,24 @@ pub struct ModelList {
 
 /// When the lists were asked for last. Held while they are asked for.
 #[derive(Debug, Default)]
-pub struct Asked(Mutex<Option<Instant>>);
+pub struct Asked(Arc<Mutex<Option<Instant>>>);
+
+impl Asked {
+    /// Does `asking`, unless that was done within `max_age`. Once it has begun it is done to its end, even if the client
+    /// leaves for whom it was begun: else clients that leave at once would have workers asked over and over.
+    async fn unless_within(&self, max_age: Duration, asking: impl Future<Output = ()> + Send + 'static) {
+        let mut asked = self.0.clone().lock_owned().await;
+        if asked.is_some_and(|asked| asked.elapsed() < max_age) {
+            return;
+        }
+        let begun = tokio::spawn(async move {
+            asking.await;
+            *asked = Some(Instant::now());
+        });
+        // A panic in it has been reported where it was.
+        let _ = begun.await;
+    }
+}
 
 /// `GET /v1/models`: the models of all available workers, each once.
 pub async fn models(State(app): State<App>, headers: HeaderMap) -> Result<Json<ModelList>, Refusal> {
@@ -90,7 +105,7 @@ async fn merged(app: &App, headers: &HeaderMap) -> Result<Vec<Value>, Refusal> {
 
 /// The entries of a worker's list, which is kept.
 async fn list(app: &App, worker: &Worker, headers: &HeaderMap) -> Option<Vec<Value>> {
-    let mut request = app.client.http().get(worker.url("/v1/models")).timeout(TIMEOUT);
+    let mut request = app.client.kept().get(worker.url("/v1/models")).timeout(TIMEOUT);
     if let Some(authorization) = app.authorization(headers) {
         request = request.header(AUTHORIZATION, authorization);
     }
@@ -102,7 +117,10 @@ async fn list(app: &App, worker: &Worker, headers: &HeaderMap) -> Option<Vec<Val
 
 /// Whether a worker may serve a model; vLLM serves its first one where none is named, or nothing by that.
 pub fn may_serve(worker: &Worker, model: Option<&str>) -> bool {
-    let models = worker.models();
+    serves(&worker.models(), model)
+}
+
+fn serves(models: &[String], model: Option<&str>) -> bool {
     model.is_none_or(|model| model.is_empty() || models.is_empty() || models.iter().any(|served| served == model))
 }
 
@@ -141,12 +159,14 @@ fn not_found(model: &str) -> Refusal {
 
 /// Asks all available workers for their lists, unless that was done within `max_age`.
 async fn ask_all(app: &App, max_age: Duration) {
-    let mut asked = app.asked_for_models.0.lock().await;
-    if asked.is_none_or(|asked| asked.elapsed() >= max_age) {
-        let (workers, nobody) = (app.registry.available(), HeaderMap::new());
-        join_all(workers.iter().map(|worker| list(app, worker, &nobody))).await;
-        *asked = Some(Instant::now());
-    }
+    let asking = {
+        let app = app.clone();
+        async move {
+            let (workers, nobody) = (app.registry.available(), HeaderMap::new());
+            join_all(workers.iter().map(|worker| list(&app, worker, &nobody))).await;
+        }
+    };
+    app.asked_for_models.unless_within(max_age, asking).await;
 }
 
 /// Keeps the lists current until `stop`.
@@ -171,4 +191,41 @@ pub async fn watch(app: App, stop: CancellationToken) {
         }
     };
     stop.run_until_cancelled(watching).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use futures_util::FutureExt;
+    use tokio::sync::Notify;
+
+    use super::*;
+
+    #[test]
+    fn a_worker_of_which_no_model_is_known_may_serve_any() {
+        let models = ["a".to_owned(), "b".to_owned()];
+        for model in [Some("b"), Some(""), None] {
+            assert!(serves(&models, model), "{model:?}");
+        }
+        assert!(serves(&[], Some("c")) && !serves(&models, Some("c")));
+    }
+
+    #[tokio::test]
+    async fn clients_that_leave_do_not_have_workers_asked_again() {
+        let (asked, answer, times) = (Asked::default(), Arc::new(Notify::new()), Arc::new(AtomicUsize::new(0)));
+        let ask = || {
+            let (answer, times) = (answer.clone(), times.clone());
+            asked.unless_within(Duration::from_secs(60), async move {
+                times.fetch_add(1, Ordering::Relaxed);
+                answer.notified().await;
+            })
+        };
+        for _ in 0..3 {
+            assert!(ask().now_or_never().is_none(), "and so it is dropped");
+        }
+        answer.notify_one();
+        ask().await;
+        assert_eq!(times.load(Ordering::Relaxed), 1);
+    }
 }

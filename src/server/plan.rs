@@ -11,17 +11,16 @@ use bytes::Bytes;
 use futures_util::{FutureExt, future::BoxFuture};
 use tokio::time::Instant;
 
-use super::{app::App, deadline::Deadline, surface::Surface};
+use super::{app::App, loaded::LoadedRequest};
 use crate::{
     media::{
         content::MediaId,
         picture::{Media, Picture},
-        resize::SmartResize,
         url_names::UrlIdentity,
     },
     observe,
-    request::{ClientRequest, OtherContent, rewrite::Edits},
-    transfer::{LandingError, LandingSlot, Pin, PushError, PushReport, agent::PushRequest},
+    request::{OtherContent, rewrite::Edits},
+    transfer::{Landing, LandingError, LandingSlot, Pin, PushError, PushReport, agent::PushRequest},
     worker::{Belief, Worker, circuit::Phase},
 };
 
@@ -38,53 +37,16 @@ pub enum Way {
     Inline,
 }
 
-/// A request whose media are loaded.
-pub struct LoadedRequest<'a> {
-    pub surface: &'static Surface,
-    pub body: &'a Bytes,
-    pub request: &'a ClientRequest<'a>,
-    /// `media[i]` is `request.images[i]`.
-    pub media: &'a [Media],
-    /// What each image is called.
-    pub names: &'a [MediaId],
-    /// What was fetched for `request.others[i]`, in frontend decoding; what goes as it is has nothing here.
-    pub others: &'a [Option<Bytes>],
-    pub deadline: Deadline,
-    /// The rule by which its images were resized: workers of another one would make other pixels of them.
-    pub resize: Option<SmartResize>,
-}
-
-impl LoadedRequest<'_> {
-    /// Whether a worker makes of the images what they were resized for.
-    pub fn fits(&self, worker: &Worker) -> bool {
-        self.resize.is_none() || self.resize == worker.resize()
-    }
-
-    /// The best way in which its pictures may travel to a worker.
-    pub fn best_way(&self, worker: &Worker) -> Way {
-        // A response that is kept is kept with the pictures of its request as they came, and shown again to who goes on
-        // from it: long after a reference has been used, or a cache has forgotten what a uuid names.
-        let kept = self.surface.makes_responses && !self.request.store_off && worker.keeps_responses();
-        if kept { Way::Inline } else { self.surface.best_way }
-    }
-
-    /// A worker has answered: it holds these pictures now.
-    pub fn teach(&self, belief: &Belief) {
-        if !self.surface.fills_caches() {
-            return;
-        }
-        for media in self.media {
-            if let Media::Picture(picture) = media {
-                belief.learn(&picture.name);
-            }
-        }
-    }
-}
-
 /// How one image did travel; the metric's label and the debugging header's word.
 pub type Transfer = &'static str;
 
-pub type Push = BoxFuture<'static, Result<PushReport, PushError>>;
+pub type Push = BoxFuture<'static, Result<PushReport, FailedPush>>;
+
+/// A push that did not arrive, and where it was meant to.
+pub struct FailedPush {
+    pub error: PushError,
+    pub landing: Arc<Landing>,
+}
 
 /// How each image of a request travels to one worker.
 pub struct Plan {
@@ -186,7 +148,7 @@ impl Plan {
                 if matches!(result, Err(PushError::Deadline)) {
                     slot.overdue();
                 }
-                result
+                result.map_err(|error| FailedPush { error, landing })
             }
             .boxed()
         }));
@@ -194,14 +156,14 @@ impl Plan {
 
     /// What becomes of the client's body: its images are replaced, all else stays as it came.
     pub fn edits(&self, app: &App, request: &LoadedRequest<'_>) -> Edits {
-        let mut edits = request.request.edits();
+        let mut edits = request.client.edits();
         let by_url = request.media.is_empty() && app.url_names.identity == UrlIdentity::Immutable;
         if by_url && request.surface.uuid {
-            for (part, id) in request.request.images.iter().zip(request.names) {
+            for (part, id) in request.client.images.iter().zip(request.names) {
                 part.place.put_uuid(&mut edits, &id.to_string());
             }
         }
-        for (part, media) in request.request.images.iter().zip(request.media) {
+        for (part, media) in request.client.images.iter().zip(request.media) {
             let place = &part.place;
             match media {
                 Media::Original(original) => {
@@ -227,7 +189,7 @@ impl Plan {
                 }
             }
         }
-        for (part, fetched) in request.request.others.iter().zip(request.others) {
+        for (part, fetched) in request.client.others.iter().zip(request.others) {
             if let (OtherContent::Url { span, .. }, Some(fetched)) = (&part.content, fetched) {
                 // Any type of this kind: the worker looks at the bytes.
                 let kind = if part.kind == "video_url" { "video/mp4" } else { "audio/wav" };

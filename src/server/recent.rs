@@ -19,10 +19,7 @@ pub struct RecentError {
     pub request_id: String,
 }
 
-/// Marks an answer as an error of the gateway's own.
-#[derive(Debug, Clone, Copy)]
-pub struct ErrorCode(pub &'static str);
-
+/// See the module's documentation; with a bound, so that errors cannot fill the memory.
 #[derive(Debug, Default)]
 pub struct RecentErrors(Mutex<VecDeque<RecentError>>);
 

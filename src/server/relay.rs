@@ -1,7 +1,7 @@
 //! What goes to a worker as it comes: uploads of audio, questions about responses, and the routes that an operator added.
 //!
 //! The body is not looked at and not kept: it streams through, so it goes to one worker and to no second once a byte of it
-//! was read, and over a connection of its own, which nobody is just closing.
+//! was read, and over a connection that nobody is just closing.
 
 use std::{
     pin::Pin,
@@ -22,10 +22,11 @@ use super::{
     app::App,
     body::{broken, too_large, too_slow},
     deadline::Deadline,
-    dispatch::{Target, outcome_of},
+    dispatch::{Target, nobody_for, outcome_of},
+    head::{self, NoAnswer},
     pass_on,
 };
-use crate::worker::{InFlight, Worker, WorkerId, circuit::Outcome};
+use crate::worker::{InFlight, Worker, WorkerId};
 
 /// A request that is to be sent as it is.
 pub struct Outgoing {
@@ -60,50 +61,33 @@ async fn send(app: &App, client: &HeaderMap, target: Target<'_>, outgoing: Outgo
     }
     let body = Lent::new(app, body);
     let mut passed_over = Vec::new();
-    let mut unreachable = false;
+    let mut refusal = None;
     loop {
         let Some((worker, mut in_flight)) = least_loaded(app, &target, &mut passed_over) else {
-            return Err(Box::new(if unreachable { Refusal::bad_gateway() } else { Refusal::no_worker() }));
+            return Err(Box::new(refusal.unwrap_or_else(|| nobody_for(app, &target))));
         };
         let mut url = worker.url(&path);
         url.set_query(query.as_deref());
-        let mut request = app.client.fresh().request(method.clone(), url).headers(to_worker.clone());
+        let mut request = app.client.recent().request(method.clone(), url).headers(to_worker.clone());
         if method != Method::GET {
             request = request.body(reqwest::Body::wrap_stream(body.clone()));
         }
-        let sent = tokio::select! {
-            sent = request.send() => sent,
-            () = worker.hangs() => {
-                tracing::info!(worker = %worker.label, "the worker hangs, its request is withdrawn");
-                in_flight.ended(Outcome::Failure);
-                return Err(Box::new(Refusal::bad_gateway()));
-            }
-        };
-        match sent {
-            Ok(response) if response.status().is_informational() => {
-                // 101: another protocol, which nobody asked for.
-                return Err(Box::new(Refusal::bad_gateway()));
-            }
+        match head::answer(request, &worker).await {
             Ok(response) => {
                 let (status, headers) = (response.status(), response.headers().clone());
                 in_flight.head(outcome_of(status));
                 let body = pass_on::Rest::body(Bytes::new(), response, None, None, in_flight, Vec::new());
                 return Ok(pass_on::answer(status, &headers, body));
             }
-            Err(error) => {
+            Err(reason) => {
                 if let Some(refusal) = body.flaw() {
                     return Err(Box::new(refusal));
                 }
-                in_flight.ended(Outcome::Failure);
-                let connected = !error.is_connect();
-                let error: &dyn std::error::Error = &error.without_url();
-                tracing::info!(worker = %worker.label, error, "the worker did not answer");
-                if connected {
-                    worker.look.notify_one();
-                    return Err(Box::new(Refusal::bad_gateway()));
+                reason.ended(&mut in_flight);
+                if reason != NoAnswer::Unreachable {
+                    return Err(Box::new(reason.into()));
                 }
-                worker.unreachable();
-                unreachable = true;
+                refusal = Some(reason.into());
                 passed_over.push(worker.id);
             }
         }

@@ -56,15 +56,18 @@ impl App {
     }
 
     fn reload_now(&self) -> Result<Reloaded, String> {
-        let Fresh { workers, keys, worker_authorization, tls } = (self.reloading.read)()?;
+        // One at a time, reading included: what was read first must not be put to use last.
         let mut before = self.reloading.workers.lock().unwrap_or_else(PoisonError::into_inner);
-        match (&self.tls, tls) {
-            (Some(used), Some(tls)) => used.replace(tls),
-            (None, None) => {}
-            _ => return Err("TLS cannot be turned on or off while the gateway runs: start it anew".into()),
+        let Fresh { workers, keys, worker_authorization, tls } = (self.reloading.read)()?;
+        if self.tls.is_some() != tls.is_some() {
+            return Err("TLS cannot be turned on or off while the gateway runs: start it anew".into());
         }
         let changed = self.registry.update(&before, &workers).map_err(|error: WorkerUrlError| error.to_string())?;
+        // From here on nothing fails.
         *before = workers;
+        if let (Some(used), Some(tls)) = (&self.tls, tls) {
+            used.replace(tls);
+        }
         let api_keys = keys.count();
         self.keys.replace(keys);
         self.worker_authorization.store(worker_authorization.map(Arc::new));

@@ -6,6 +6,7 @@
 
 use std::{fmt, str::FromStr};
 
+use super::models;
 use crate::{media::resize::SmartResize, request::ClientRequest, worker::Registry};
 
 /// `--resize`.
@@ -54,12 +55,7 @@ pub fn of_model(resize: Resize, registry: &Registry, model: Option<&str>) -> Opt
         return None;
     }
     let workers = registry.available();
-    agreed(workers.iter().map(|worker| (serves(&worker.models(), model), worker.resize())))
-}
-
-/// Whether a worker may answer for a model; one of which no model is known may.
-fn serves(models: &[String], model: Option<&str>) -> bool {
-    models.is_empty() || model.is_none_or(|model| models.iter().any(|served| served == model))
+    agreed(workers.iter().map(|worker| (models::may_serve(worker, model), worker.resize())))
 }
 
 /// What all that may get the request have in common.
@@ -84,13 +80,6 @@ mod tests {
         {
             assert_eq!(of(workers), None, "{workers:?}");
         }
-    }
-
-    #[test]
-    fn a_worker_of_which_no_model_is_known_may_serve_any() {
-        let models = ["a".to_owned(), "b".to_owned()];
-        assert!(serves(&models, Some("b")) && serves(&models, None) && serves(&[], Some("c")));
-        assert!(!serves(&models, Some("c")));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::{
     body::Body,
-    extract::{Path, RawQuery, State},
+    extract::{RawQuery, State},
     response::{IntoResponse, Response},
 };
 use http::{HeaderMap, Method, StatusCode};
@@ -18,21 +18,33 @@ use super::{
     answer::Refusal,
     app::App,
     dispatch::Target,
+    extract::Path,
     relay::{self, Outgoing},
 };
 use crate::worker::{Worker, WorkerId};
 
-/// Responses whose workers are remembered: some 16 MB at most.
+/// Responses whose workers are remembered: some 8 MB at most.
 const REMEMBERED: usize = 1 << 16;
 
-/// Ids that are longer are not remembered; vLLM's own have 21 characters.
+/// What is longer is no id; vLLM's own have 21 characters.
 const MAX_ID_BYTES: usize = 128;
 
 /// How far into an answer its id is looked for. vLLM writes it first, in a stream within the first event.
 const LOOK_BYTES: usize = 4096;
 
-/// Tenants have responses of their own.
-type Key = (Option<String>, String);
+/// Of a response and its tenant: tenants have responses of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Key(blake3::Hash);
+
+impl Key {
+    /// A hash, since a tenant's name may be as long as a header.
+    fn new(tenant: Option<&str>, id: &str) -> Self {
+        let mut hasher = blake3::Hasher::new();
+        // An id has no line break, and a tenant ends with one.
+        hasher.update(tenant.unwrap_or_default().as_bytes()).update(id.as_bytes());
+        Key(hasher.finalize())
+    }
+}
 
 /// Which worker made which response. Cheap to clone.
 #[derive(Clone)]
@@ -47,8 +59,8 @@ impl Default for Responses {
 
 impl Responses {
     /// The worker that made a response for this tenant.
-    pub fn worker(&self, tenant: Option<String>, id: &str) -> Option<WorkerId> {
-        self.remembered().get(&(tenant, id.to_owned())).copied()
+    pub fn worker(&self, tenant: Option<&str>, id: &str) -> Option<WorkerId> {
+        self.remembered().get(&Key::new(tenant, id)).copied()
     }
 
     fn remember(&self, key: Key, worker: WorkerId) {
@@ -84,7 +96,7 @@ impl Made {
         self.seen.extend_from_slice(&data[..data.len().min(room)]);
         match id_in(&self.seen) {
             Some(id) => {
-                self.responses.remember((self.tenant.take(), id.to_owned()), self.worker);
+                self.responses.remember(Key::new(self.tenant.as_deref(), id), self.worker);
                 true
             }
             None => self.seen.len() >= LOOK_BYTES,
@@ -110,8 +122,8 @@ fn is_id(id: &str) -> bool {
 ///
 /// # Errors
 ///
-/// 404 if nobody here knows it, 503 if the worker is there no more or takes no requests now.
-pub fn maker<'a>(app: &App, tenant: Option<String>, id: &str) -> Result<Target<'a>, Refusal> {
+/// 404 if nobody here knows it, or its worker is there no more.
+pub fn maker<'a>(app: &App, tenant: Option<&str>, id: &str) -> Result<Target<'a>, Refusal> {
     let worker = app.responses.worker(tenant, id).and_then(|worker| app.registry.get(worker));
     worker.map(Target::Worker).ok_or_else(|| {
         Refusal::new(
@@ -151,7 +163,7 @@ async fn about(
     let answer = async {
         app.keys.check(headers)?;
         // What is no id would make another path of it.
-        let target = maker(app, app.tenancy.of(headers), if is_id(&id) { &id } else { "" })?;
+        let target = maker(app, app.tenancy.of(headers).as_deref(), if is_id(&id) { &id } else { "" })?;
         let outgoing = Outgoing { method, path, query, body: Body::empty() };
         relay::relay(app, headers, target, outgoing).await
     };
@@ -191,11 +203,11 @@ mod tests {
     fn no_more_is_remembered_than_is_promised() {
         let responses = Responses::default();
         for index in 0..=REMEMBERED {
-            responses.remember((None, index.to_string()), WorkerId(1));
+            responses.remember(Key::new(None, &index.to_string()), WorkerId(1));
         }
         assert_eq!(responses.worker(None, "0"), None);
         assert_eq!(responses.worker(None, "1"), Some(WorkerId(1)));
-        assert_eq!(responses.worker(Some("another tenant".into()), "1"), None);
+        assert_eq!(responses.worker(Some("another tenant\n"), "1"), None);
     }
 
     #[test]

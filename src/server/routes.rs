@@ -1,6 +1,6 @@
 //! The list of routes. What is not on it is 404: nothing reaches a worker that nobody thought of.
 
-use std::time::SystemTime;
+use std::{net::IpAddr, time::SystemTime};
 
 use axum::{
     Router,
@@ -9,7 +9,11 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{delete, get, post},
 };
-use http::{HeaderValue, Method, StatusCode, header::ORIGIN};
+use http::{
+    HeaderMap, HeaderValue, Method, StatusCode,
+    header::{HOST, ORIGIN},
+    uri::Authority,
+};
 use rand::RngCore;
 use tokio::time::Instant;
 
@@ -20,7 +24,7 @@ use super::{
     extra::{ExtraRoute, extra},
     forward::forward,
     framing, headers, health, models,
-    recent::{ErrorCode, RecentError},
+    recent::RecentError,
     responses, status,
     surface::SURFACES,
     uploads::{UPLOADS, upload},
@@ -67,14 +71,15 @@ pub fn public(app: App, extra_routes: &[ExtraRoute], with_admin: bool) -> Router
         .with_state(app)
 }
 
-/// What operators reach, on a listener of its own.
-pub fn admin(app: App) -> Router {
-    operators()
+/// What operators reach, on a listener of its own; on a loopback address it is asked by none but local names.
+pub fn admin(app: App, is_loopback: bool) -> Router {
+    let router = operators()
         .route("/health", get(health::health))
         .route("/ready", get(health::ready))
         .fallback(nothing_here)
         .method_not_allowed_fallback(method_not_allowed)
-        .with_state(app)
+        .with_state(app);
+    if is_loopback { router.layer(middleware::from_fn(local_names)) } else { router }
 }
 
 fn operators() -> Router<App> {
@@ -97,6 +102,25 @@ async fn no_web_pages(request: Request, next: Next) -> Response {
         return Refusal::new(StatusCode::FORBIDDEN, "from_web_page", message).into_response();
     }
     next.run(request).await
+}
+
+/// A web site can have its own name lead to 127.0.0.1 (DNS rebinding), and so have an operator's browser read to it what
+/// stands there. The browser then asks for that name.
+async fn local_names(request: Request, next: Next) -> Response {
+    let header = request.headers().get(HOST).and_then(|value| Authority::try_from(value.as_bytes()).ok());
+    let authority = request.uri().authority().or(header.as_ref());
+    if authority.is_none_or(|authority| is_local_name(authority.host())) {
+        return next.run(request).await;
+    }
+    let message =
+        "On a loopback address this listener is asked for by address or as localhost; `Host` has another name.";
+    Refusal::new(StatusCode::FORBIDDEN, "from_web_page", message).into_response()
+}
+
+/// An address, which no name server can have lead elsewhere, or the one name that leads to this machine alone.
+fn is_local_name(host: &str) -> bool {
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    bare.parse::<IpAddr>().is_ok() || host.eq_ignore_ascii_case("localhost")
 }
 
 /// On the public listener, operators show a key that is marked as one of theirs.
@@ -159,25 +183,29 @@ async fn every_answer(
     request.headers_mut().insert(headers::REQUEST_ID, id.clone());
     let mut response = next.run(request).await;
     let route = matched.as_ref().map_or("other", |matched| name_of(matched.as_str()));
-    if let Some(ErrorCode(code)) = response.extensions().get() {
-        let (status, request_id) = (response.status().as_u16(), id.to_str().unwrap_or_default().to_owned());
+    if let Some(refusal) = response.extensions_mut().remove::<Refusal>() {
+        let (status, code) = (response.status().as_u16(), refusal.code);
+        let request_id = id.to_str().unwrap_or_default().to_owned();
         app.recent.add(RecentError { at: SystemTime::now(), route, status, code, request_id });
-    }
-    if let Some(refusal) = response.extensions_mut().remove::<Refusal>()
-        && dialect != Dialect::OpenAi
-    {
-        let (mut parts, body) = refusal.answer(dialect).into_parts();
-        // Headers that are about the route, such as `allow`, stay.
-        for (name, value) in response.headers() {
-            if !parts.headers.contains_key(name) {
-                parts.headers.append(name, value.clone());
-            }
+        if dialect != Dialect::OpenAi {
+            response = in_dialect(&refusal, dialect, response.headers());
         }
-        response = Response::from_parts(parts, body);
     }
     observe::request(route, response.status().as_u16());
     observe::first_byte(route, start.elapsed());
     response.headers_mut().insert(headers::REQUEST_ID, id);
+    response
+}
+
+/// A refusal as another client understands it, with the headers of the answer that it was.
+fn in_dialect(refusal: &Refusal, dialect: Dialect, headers: &HeaderMap) -> Response {
+    let mut response = refusal.answer(dialect);
+    // Those that are about the route or the connection, such as `allow`, stay.
+    for (name, value) in headers {
+        if !response.headers().contains_key(name) {
+            response.headers_mut().append(name, value.clone());
+        }
+    }
     response
 }
 

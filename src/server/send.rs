@@ -10,14 +10,16 @@ use tokio::time::Instant;
 
 use super::{
     app::App,
-    plan::{LoadedRequest, Plan, Push, Transfer, Way},
+    head::{self, NoAnswer},
+    loaded::LoadedRequest,
+    plan::{FailedPush, Plan, Push, Transfer, Way},
 };
 use crate::{
     media::content::MediaId,
     memory::BudgetError,
     observe,
-    transfer::{Landing, LandingSlot, PushError, PushReport},
-    worker::{Belief, Worker, client::is_closed},
+    transfer::{Landing, LandingSlot, PushReport},
+    worker::{Belief, Worker},
 };
 
 /// A refusal of our own plugin is short; what is longer is not one.
@@ -33,7 +35,7 @@ pub enum Attempt {
     /// The worker's plugin refused a reference, for a reason that concerns the gateway alone.
     Refused { kind: RefusalKind, landing: Arc<Landing> },
     /// A push failed; the request was withdrawn.
-    PushFailed { error: PushError, landing: Arc<Landing> },
+    PushFailed(FailedPush),
 }
 
 /// What becomes of a request on one worker, whatever the way of its pictures.
@@ -44,12 +46,13 @@ pub enum End {
     NoRoom,
     /// There is no memory for the body that the worker would get, not in time or not ever; nothing was sent.
     NoMemory(BudgetError),
-    /// No connection could be made.
-    Unreachable,
-    /// The connection was closed when no answer had begun.
-    Unanswered,
-    /// The worker hangs, or what came was no answer.
-    Broken,
+    NoAnswer(NoAnswer),
+}
+
+impl From<NoAnswer> for Attempt {
+    fn from(reason: NoAnswer) -> Self {
+        Attempt::Over(End::NoAnswer(reason))
+    }
 }
 
 /// An answer whose head is there.
@@ -149,19 +152,13 @@ impl Delivery<'_> {
         let start = Instant::now();
         let mut pushes: FuturesUnordered<Push> = ready.into_iter().map(|push| push()).collect();
         let post = client.post(worker.url(request.surface.path)).headers(headers.clone());
-        let mut answer = post.body(sent_once(body)).send().boxed();
-        let mut hangs = pin!(worker.hangs());
+        let mut answer = pin!(head::answer(post.body(sent_once(body)), worker));
         let response = loop {
             tokio::select! {
                 response = &mut answer => break response,
-                () = &mut hangs => {
-                    tracing::info!(worker = %worker.label, "the worker hangs, its request is withdrawn");
-                    return Attempt::Over(End::Broken);
-                }
-                Some(pushed) = pushes.next() => match (pushed, &landing) {
-                    (Ok(report), _) => times.push = times.push.max(record(report)),
-                    (Err(error), Some(landing)) => return Attempt::PushFailed { error, landing: landing.clone() },
-                    (Err(_), None) => unreachable!("a push has a slot, and a slot its landing"),
+                Some(pushed) = pushes.next() => match pushed {
+                    Ok(report) => times.push = times.push.max(record(report)),
+                    Err(failed) => return Attempt::PushFailed(failed),
                 },
             }
         };
@@ -172,19 +169,7 @@ impl Delivery<'_> {
         times.worker = start.elapsed();
         let response = match response {
             Ok(response) => response,
-            Err(error) => {
-                let end = if error.is_connect() {
-                    End::Unreachable
-                } else if is_closed(&error) {
-                    End::Unanswered
-                } else {
-                    End::Broken
-                };
-                // By itself it says only that there was an error.
-                let error: &dyn std::error::Error = &error.without_url();
-                tracing::info!(worker = %worker.label, error, "the worker did not answer");
-                return Attempt::Over(end);
-            }
+            Err(reason) => return reason.into(),
         };
         for transfer in &transfers {
             observe::transfer(transfer);
@@ -201,18 +186,13 @@ impl Delivery<'_> {
                 request.teach(&belief);
             }
         }
-        if status.is_informational() {
-            // 101: another protocol, which nobody asked for.
-            tracing::info!(worker = %worker.label, %status, "the worker changed the protocol");
-            return Attempt::Over(End::Broken);
-        }
         let body = match landing.filter(|_| RefusalKind::suspected(status).is_some()) {
             Some(landing) => match beginning(response).await {
                 Ok(body) => match RefusalKind::of(status, &body.begun) {
                     Some(kind) => return Attempt::Refused { kind, landing },
                     None => body,
                 },
-                Err(()) => return Attempt::Over(End::Broken),
+                Err(()) => return NoAnswer::Broken.into(),
             },
             None => AnswerBody { begun: Bytes::new(), rest: Some(response) },
         };

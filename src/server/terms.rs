@@ -2,11 +2,10 @@
 
 use std::{ops::Range, sync::Arc};
 
-use bytes::Bytes;
 #[cfg(feature = "mm-routing")]
 use futures_util::future::try_join_all;
 
-use super::{app::App, surface::Surface};
+use super::{app::App, loaded::LoadedRequest};
 use crate::{
     media::{
         content::{MediaId, Scope},
@@ -51,28 +50,14 @@ pub fn named_bytes(client: &ClientRequest<'_>, media: &[Media]) -> usize {
     if media.is_empty() { client.images.iter().map(|image| image.place.span().len()).sum() } else { 0 }
 }
 
-/// A request, as far as routing looks at it.
-pub struct Terms<'a> {
-    pub body: &'a Bytes,
-    pub scope: &'a Scope,
-    pub client: &'a ClientRequest<'a>,
-    /// Empty where pixels are not touched.
-    pub media: &'a [Media],
-    /// What each image is called.
-    pub names: &'a [MediaId],
-}
-
-impl Terms<'_> {
+impl LoadedRequest<'_> {
     /// What the request asks of routing. With a model's files this may wait for the sizes of images, as long as is
     /// configured.
-    #[cfg_attr(
-        not(feature = "mm-routing"),
-        expect(unused_variables, clippy::unused_async, reason = "nothing to wait for")
-    )]
-    pub async fn ask(&self, app: &App, surface: &Surface) -> Asked {
+    #[cfg_attr(not(feature = "mm-routing"), expect(clippy::unused_async, reason = "nothing to wait for"))]
+    pub async fn terms(&self, app: &App) -> Asked {
         let images: Vec<MmHash> = self.names.iter().copied().map(MmHash::from).collect();
         #[cfg(feature = "mm-routing")]
-        let (mm, tokens) = self.with_model(app, surface, &images).await;
+        let (mm, tokens) = self.with_model(app, &images).await;
         #[cfg(not(feature = "mm-routing"))]
         let (mm, tokens): (Option<MmRoutingInfo>, _) = (None, None);
         #[cfg(feature = "mm-routing")]
@@ -98,12 +83,7 @@ impl Terms<'_> {
 
     /// What the model's files say: the images with their tokens, and the tokens of the prompt.
     #[cfg(feature = "mm-routing")]
-    async fn with_model(
-        &self,
-        app: &App,
-        surface: &Surface,
-        images: &[MmHash],
-    ) -> (Option<MmRoutingInfo>, Option<PromptTokens>) {
+    async fn with_model(&self, app: &App, images: &[MmHash]) -> (Option<MmRoutingInfo>, Option<PromptTokens>) {
         let Some(model) = app.prompts.get(self.client.model.as_deref()) else { return (None, None) };
         let Some(counter) = &model.image_tokens else { return (None, None) };
         // They may change how large images are shown to the model.
@@ -130,7 +110,7 @@ impl Terms<'_> {
             return (None, None);
         };
         // Other surfaces make messages of their requests in ways of their own.
-        let tokens = if surface.name == "chat_completions" {
+        let tokens = if self.surface.name == "chat_completions" {
             let request = PromptRequest::new(self.body, self.client, counted.clone());
             model.write(request).await
         } else {
@@ -173,7 +153,7 @@ impl Terms<'_> {
 
     /// The chain over what the prompt is made of, its images standing for themselves and not for the text of their URLs.
     fn chain(&self, images: &[MmHash]) -> Vec<u64> {
-        let Terms { body, scope, client, .. } = self;
+        let LoadedRequest { body, scope, client, .. } = self;
         let model = client.model.as_deref().unwrap_or_default();
         let mut chain = Chain::new([model.as_bytes(), scope.as_bytes()]);
         for (key, span) in client.prompt_members.iter().filter(|(key, _)| HEAD_MEMBERS.contains(key)) {
@@ -193,7 +173,7 @@ impl Terms<'_> {
                 if let Some(image) = image {
                     chain.image(image);
                 }
-                at = span.end.min(message.end);
+                at = span.end.clamp(at, message.end);
             }
             chain.text(&body[at..message.end]);
         }
@@ -203,16 +183,33 @@ impl Terms<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use bytes::Bytes;
+    use http::HeaderMap;
+
     use super::*;
-    use crate::request::shape::CHAT;
+    use crate::server::{deadline::Deadline, surface::SURFACES};
 
     fn chain_of(body: &str) -> Vec<u64> {
         let body = Bytes::copy_from_slice(body.as_bytes());
-        let client = ClientRequest::read(&CHAT, &body).unwrap();
+        let surface = &SURFACES[0];
+        let client = ClientRequest::read(surface.shape, &body).unwrap();
         let scope = Scope::default();
         let names = names(&UrlNames::default(), &scope, &client, &[]);
         let images: Vec<MmHash> = names.iter().copied().map(MmHash::from).collect();
-        Terms { body: &body, scope: &scope, client: &client, media: &[], names: &names }.chain(&images)
+        let request = LoadedRequest {
+            surface,
+            body: &body,
+            client: &client,
+            scope: &scope,
+            media: &[],
+            names: &names,
+            others: &[],
+            resize: None,
+            deadline: Deadline::of(&HeaderMap::new(), Duration::from_secs(1)).unwrap(),
+        };
+        request.chain(&images)
     }
 
     fn common(a: &[u64], b: &[u64]) -> usize {

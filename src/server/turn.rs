@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::{
-    plan::Way,
+    plan::{FailedPush, Way},
     send::{Attempt, Delivery, End, RefusalKind},
 };
 use crate::{
@@ -60,7 +60,7 @@ pub async fn turn(delivery: &Delivery<'_>, client: &reqwest::Client) -> End {
                 }
                 way = Way::Inline;
             }
-            Attempt::PushFailed { error, landing } => {
+            Attempt::PushFailed(FailedPush { error, landing }) => {
                 tracing::info!(worker = %worker.label, %error, "push failed, going inline");
                 observe::transfer("push_failed");
                 match error {

@@ -10,13 +10,13 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::{answer::Refusal, app::App, resize};
+use super::{answer::Refusal, app::App, extract::Order, resize};
 use crate::media::{content::Scope, picture::Media};
 
 /// What is to be loaded, and for whom.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Order {
+pub struct Wanted {
     url: String,
     /// Whose workers decide to which size it is brought; may be left out where all workers serve one model.
     model: Option<String>,
@@ -25,19 +25,19 @@ pub struct Order {
     cache_salt: Option<String>,
 }
 
-pub async fn warm(State(app): State<App>, Json(order): Json<Order>) -> Response {
+pub async fn warm(State(app): State<App>, Order(wanted): Order<Wanted>) -> Response {
     let Some(loader) = &app.loader else {
         let message = "Without --frontend-decoding the gateway keeps no images.";
         return Refusal::new(StatusCode::CONFLICT, "not_decoding", message).into_response();
     };
-    let tenant = match &order.tenant {
+    let tenant = match &wanted.tenant {
         Some(tenant) => app.tenancy.named(tenant),
         None => app.tenancy.of(&HeaderMap::new()),
     };
-    let scope = Scope::new(tenant.as_deref(), order.cache_salt.as_deref());
+    let scope = Scope::new(tenant.as_deref(), wanted.cache_salt.as_deref());
     let deadline = Instant::now() + app.limits.admission_timeout;
-    let resize = resize::of_model(app.resize, &app.registry, order.model.as_deref());
-    match loader.load_resized(&[order.url.into()], &scope, resize.as_ref(), deadline).await {
+    let resize = resize::of_model(app.resize, &app.registry, wanted.model.as_deref());
+    match loader.load_resized(&[wanted.url.into()], &scope, resize.as_ref(), deadline).await {
         // One, as was asked for.
         Ok(loaded) => Json(match loaded.first().map(|loaded| &loaded.media) {
             Some(Media::Picture(picture)) => json!({

@@ -49,6 +49,13 @@ pub enum AttachError {
     Transfer(PushError),
 }
 
+impl AttachError {
+    /// Whether it stays so until somebody sets up the worker or the gateway otherwise.
+    pub fn needs_an_operator(&self) -> bool {
+        matches!(self, AttachError::NoPlugin | AttachError::KeyNeeded | AttachError::Denied | AttachError::NotAuthentic)
+    }
+}
+
 /// Who attaches, and with which key.
 #[derive(Debug, Clone)]
 pub struct Identity {
@@ -185,7 +192,7 @@ pub async fn attach(
     agent: &NixlAgent,
     want_bytes: u64,
 ) -> Result<Attached, AttachError> {
-    if !identity.has_secret && !worker.is_loopback() {
+    if !identity.has_secret && !worker.base().is_loopback() {
         return Err(AttachError::KeyNeeded);
     }
     let (gateway, nonce) = (identity.incarnation.as_str(), random_hex::<32>());
@@ -303,7 +310,7 @@ async fn post(
     body: Vec<u8>,
     mac: Option<String>,
 ) -> Result<Answer, AttachError> {
-    let mut request = client.http().post(worker.url(path)).header(CONTENT_TYPE, "application/json").body(body);
+    let mut request = client.kept().post(worker.url(path)).header(CONTENT_TYPE, "application/json").body(body);
     if let Some(mac) = mac {
         request = request.header(MAC_HEADER, mac);
     }

@@ -1,8 +1,9 @@
 //! What a connection is worth, measured on attach, when its set-up is to be paid anyway.
 //!
-//! Three WRITEs tell the lane and its speed, and one picture that the worker is to take in tells that what is pushed lands. Over TCP, which NIXL does not handle better than a plain socket does, a
-//! picture may be there sooner inside the request: so then one is sent both ways, three times each, as requests would send
-//! it, and whichever way was faster at its best is taken for as long as the worker stays attached.
+//! Three WRITEs tell the lane and its speed, and one picture that the worker is to take in tells that what is pushed lands.
+//! Over TCP, which NIXL does not handle better than a plain socket does, a picture may be there sooner inside the request: so
+//! then one is sent both ways, three times each, as requests would send it, and whichever way was faster at its best is taken
+//! for as long as the worker stays attached.
 
 use std::{
     sync::Arc,

@@ -40,6 +40,6 @@ async fn report(client: &WorkerClient, worker: &Worker) -> Option<Report> {
     if !worker.is_healthy() {
         return None;
     }
-    let response = client.http().get(worker.url("/metrics")).timeout(TIMEOUT).send().await.ok()?;
+    let response = client.kept().get(worker.url("/metrics")).timeout(TIMEOUT).send().await.ok()?;
     Report::parse(str::from_utf8(&whole(response, MAX_BYTES).await.ok()?).ok()?)
 }

@@ -11,29 +11,20 @@ use std::{
 use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
-use url::{Host, Url};
+use url::Url;
 
 use super::{
     belief::Belief,
     changes::{Change, Changes},
     circuit::{Circuit, CircuitSettings, Outcome, Pass, Phase},
     load::Load,
+    url::WorkerUrl,
 };
 use crate::{
     media::resize::SmartResize,
     observe::{self, Series},
     transfer::Landing,
 };
-
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum WorkerUrlError {
-    #[error("worker {0:?} is not a URL: {1}")]
-    Parse(String, url::ParseError),
-    #[error("worker {0:?} must be http://HOST:PORT or https://HOST:PORT, without user, query or fragment")]
-    Shape(String),
-    #[error("worker {0:?} is named twice")]
-    Twice(String),
-}
 
 /// What each worker may be given, and when it is left alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,8 +65,7 @@ impl std::fmt::Display for WorkerId {
 #[derive(Debug)]
 pub struct Worker {
     pub id: WorkerId,
-    /// Ends with a slash.
-    base: Url,
+    base: WorkerUrl,
     /// `host:port`, for logs and metrics; never told to clients.
     pub label: String,
     /// Its metrics.
@@ -114,31 +104,11 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// The base URL of a worker: absolute, plain, with a slash at its end.
-    pub(super) fn parse_url(text: &str) -> Result<Url, WorkerUrlError> {
-        let mut base = Url::parse(text).map_err(|error| WorkerUrlError::Parse(text.into(), error))?;
-        let plain = matches!(base.scheme(), "http" | "https")
-            && base.username().is_empty()
-            && base.password().is_none()
-            && base.query().is_none()
-            && base.fragment().is_none();
-        if !plain || base.host_str().is_none() || base.port_or_known_default().is_none() {
-            // What is shown must not show a password.
-            let _ = base.set_username("").and_then(|()| base.set_password(None));
-            return Err(WorkerUrlError::Shape(base.into()));
-        }
-        if !base.path().ends_with('/') {
-            base.set_path(&format!("{}/", base.path()));
-        }
-        Ok(base)
-    }
-
-    pub(super) fn new(id: WorkerId, base: Url, settings: WorkerSettings, changes: Arc<Changes>) -> Arc<Self> {
-        let label =
-            format!("{}:{}", base.host_str().unwrap_or_default(), base.port_or_known_default().unwrap_or_default());
+    pub(super) fn new(id: WorkerId, base: WorkerUrl, settings: WorkerSettings, changes: Arc<Changes>) -> Arc<Self> {
+        let label = base.label();
         Arc::new_cyclic(|me| Worker {
             id,
-            name_hash: twox_hash::XxHash3_64::oneshot(base.as_str().as_bytes()),
+            name_hash: base.hash(),
             base,
             series: Series::new("worker", label.clone()),
             label,
@@ -166,26 +136,14 @@ impl Worker {
         })
     }
 
-    /// Where it is; ends with a slash.
-    pub fn base(&self) -> &Url {
+    /// Where it is.
+    pub fn base(&self) -> &WorkerUrl {
         &self.base
     }
 
-    /// The URL of a path of ours on this worker; `path` begins with a slash and is one of our constants.
+    /// The URL of a path of ours on this worker.
     pub fn url(&self, path: &str) -> Url {
-        let mut url = self.base.clone();
-        url.set_path(&format!("{}{path}", self.base.path().trim_end_matches('/')));
-        url
-    }
-
-    /// Whether its host is a loopback address, or the name that means one.
-    pub fn is_loopback(&self) -> bool {
-        match self.base.host() {
-            Some(Host::Ipv4(address)) => address.is_loopback(),
-            Some(Host::Ipv6(address)) => address.is_loopback(),
-            Some(Host::Domain(name)) => name.eq_ignore_ascii_case("localhost"),
-            None => false,
-        }
+        self.base.join(path)
     }
 
     /// Whether it may be given new requests: alive, not draining, not full, its circuit not open.

@@ -4,7 +4,7 @@ pub mod pillow;
 
 use std::collections::BTreeMap;
 
-use mediagate::media::decode::{DecodeError, DecodeLimits, Format, Probe, decode_into, probe};
+use mediagate::media::decode::{DecodeError, DecodeLimits, Format, Probe, Scratch, decode_into, probe};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
@@ -24,7 +24,7 @@ pub fn decode(bytes: &[u8], limits: &DecodeLimits) -> (Option<Format>, Outcome) 
         Ok(Probe::Opaque(_)) => Outcome::Opaque,
         Ok(Probe::Decodable(header)) => {
             let mut rgb = vec![0xa5; header.rgb_bytes()];
-            match decode_into(bytes, &header, &mut rgb) {
+            match decode_into(bytes, &header, &mut rgb, &mut Scratch::default()) {
                 Err(error) => Outcome::Refused(error),
                 Ok(()) => {
                     let rgb_sha256 = Sha256::digest(&rgb).iter().map(|byte| format!("{byte:02x}")).collect();

@@ -49,7 +49,9 @@ def start_gateway(files):
         common = ["--arena-bytes", "256MiB", "--landing-bytes", "64MiB"]
         common += ["--media-allow-cidr", "127.0.0.0/8", "--media-allow-port", str(files.port)]
         if frontend_decoding:
-            common.append("--frontend-decoding")
+            # Neither what is faster here, nor who gets no processor for a while, makes something else of a push.
+            common += ["--frontend-decoding", "--inline-where-faster=false"]
+            common += ["--push-timeout-ms", "60000", "--landing-timeout-ms", "60000"]
         gateway = Gateway(name, workers, *common, *flags)
         started.append(gateway)
         return gateway

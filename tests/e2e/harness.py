@@ -12,15 +12,16 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 
 import httpx
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 import programs
-from programs import GATEWAY, LOGS, REPOSITORY, free_port, nixl_lib_dir
+from programs import GATEWAY, LOGS, PATIENCE_SECONDS, REPOSITORY, free_port, nixl_lib_dir
 
-__all__ = ["GATEWAY", "LOGS", "MODEL", "REPOSITORY", "free_port", "nixl_lib_dir"]
+__all__ = ["GATEWAY", "LOGS", "MODEL", "REPOSITORY", "free_port", "nixl_lib_dir", "programs", "until"]
 
 MODEL = "tiny-vlm"
 
@@ -52,7 +53,7 @@ class Process:
         begun = said = time.monotonic()
         while True:
             with contextlib.suppress(httpx.HTTPError):
-                if httpx.get(url, timeout=5).status_code == 200:
+                if httpx.get(url, timeout=10).status_code == 200:
                     return
             now = time.monotonic()
             if not self.alive() or now - begun > seconds:
@@ -81,6 +82,15 @@ class Process:
         self.popen.wait()
 
 
+def until(what: str, is_so: Callable[[], bool]) -> None:
+    def is_so_now() -> bool:
+        with contextlib.suppress(httpx.HTTPError):
+            return is_so()
+        return False
+
+    programs.until(what, is_so_now, PATIENCE_SECONDS)
+
+
 def descendants(pid: int) -> list[int]:
     found = []
     for task in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
@@ -105,7 +115,7 @@ class Metrics(dict):
 
     @classmethod
     def read(cls, url: str) -> "Metrics":
-        page = httpx.get(url, timeout=10).raise_for_status().text
+        page = httpx.get(url, timeout=60).raise_for_status().text
         made = cls()
         for name, _labels, value in cls.LINE.findall(page):
             made[name] = made.get(name, 0.0) + float(value)
@@ -133,13 +143,15 @@ class Vllm(Process):
             "MEDIAGATE_E2E_TRACE": str(self.trace_file),
             # Its development routes are there, so that a test can empty a cache, and prove that no client reaches them.
             "VLLM_SERVER_DEV_MODE": "1",
+            # Of a gateway that gets no processor for a while, too.
+            "MEDIAGATE_LEASE_SECONDS": "300",
             **(env or {}),
         }
         super().__init__(name, command, env)
 
     def ready(self) -> "Vllm":
         begun = time.monotonic()
-        self.wait_until_ready(f"{self.url}/health", 900)
+        self.wait_until_ready(f"{self.url}/health", 1800)
         say(f"    vLLM is up after {time.monotonic() - begun:.0f} s")
         return self
 
@@ -169,16 +181,21 @@ class Gateway(Process):
         super().__init__(name, [*command, *flags])
 
     def ready(self) -> "Gateway":
-        self.wait_until_ready(f"{self.url}/ready", 60)
+        self.wait_until_ready(f"{self.url}/ready", PATIENCE_SECONDS)
         return self
 
-    def wait_until_attached(self, seconds: float = 30) -> None:
+    def wait_until_attached(self) -> None:
         """Until every worker has granted landing memory: before that, pixels go inline."""
-        deadline = time.monotonic() + seconds
-        while (attached := self.metrics().get("mediagate_worker_attached")) != self.workers:
-            if time.monotonic() > deadline or not self.alive():
-                raise RuntimeError(f"{attached} of {self.workers} workers attached:\n{self.tail()}")
-            time.sleep(0.1)
+
+        def are_attached() -> bool:
+            assert self.alive(), f"{self.name} has ended:\n{self.tail()}"
+            return self.metrics().get("mediagate_worker_attached") == self.workers
+
+        try:
+            until(f"{self.workers} workers to be attached", are_attached)
+        except AssertionError:
+            say(self.tail())
+            raise
 
     def metrics(self) -> Metrics:
         return Metrics.read(f"{self.admin_url}/metrics")

@@ -1,7 +1,5 @@
 """`vllm serve --api-server-count 2`: one lander for both API processes, and a processor cache in each."""
 
-import os
-import signal
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -9,7 +7,7 @@ import psutil
 import pytest
 
 import chat
-from harness import Vllm, descendants, nixl_lib_dir
+from harness import Vllm, descendants, nixl_lib_dir, programs
 from pictures import data_uri, drawing, encode, image, text
 
 QUESTION = text("What is in the picture?")
@@ -37,7 +35,7 @@ def picture(seed: int) -> dict:
 
 
 def transfers(gateway, outcome: str) -> float:
-    page = httpx.get(f"{gateway.admin_url}/metrics", timeout=10).text
+    page = httpx.get(f"{gateway.admin_url}/metrics", timeout=60).text
     lines = [line for line in page.splitlines() if line.startswith(f'mediagate_transfers_total{{outcome="{outcome}"}}')]
     return sum(float(line.rpartition(" ")[2]) for line in lines)
 
@@ -53,11 +51,8 @@ def forget(worker) -> None:
     assert len(processes) == 2, "the lander, a child of one of them, holds no socket of vLLM"
     for process in processes:
         (other,) = (pid for pid in processes if pid != process)
-        os.kill(other, signal.SIGSTOP)
-        try:
-            httpx.post(f"{worker.url}/reset_mm_cache", timeout=30).raise_for_status()
-        finally:
-            os.kill(other, signal.SIGCONT)
+        with programs.stopped(other):
+            httpx.post(f"{worker.url}/reset_mm_cache", timeout=300).raise_for_status()
 
 
 def test_pictures_reach_whichever_process_took_the_request(pair):

@@ -39,18 +39,18 @@ QUESTION = text("What is it?")
 def test_no_other_route_is_reachable(gateway, method, path):
     # The path as it is written: a client library would tidy it up.
     url = httpx.URL(gateway.url).copy_with(raw_path=path.encode())
-    answer = httpx.request(method, url, json={} if method == "POST" else None, timeout=30)
+    answer = httpx.request(method, url, json={} if method == "POST" else None, timeout=60)
     assert answer.status_code == 404
     assert answer.json()["error"]["message"]
 
 
 def test_the_worker_itself_has_those_routes(vllm):
     """Otherwise the test above would prove nothing."""
-    assert httpx.get(f"{vllm.url}/metrics").status_code == 200
-    assert httpx.get(f"{vllm.url}/version").status_code == 200
-    assert httpx.get(f"{vllm.url}/server_info", timeout=30).status_code == 200
+    assert httpx.get(f"{vllm.url}/metrics", timeout=60).status_code == 200
+    assert httpx.get(f"{vllm.url}/version", timeout=60).status_code == 200
+    assert httpx.get(f"{vllm.url}/server_info", timeout=60).status_code == 200
     assert httpx.post(f"{vllm.url}/reset_mm_cache", timeout=60).status_code == 200
-    assert httpx.post(f"{vllm.url}/mediagate/attach/hello", json={}).status_code not in (404, 405)
+    assert httpx.post(f"{vllm.url}/mediagate/attach/hello", json={}, timeout=60).status_code not in (404, 405)
 
 
 def refused(answer: httpx.Response, status: int, param: str | None) -> dict:
@@ -142,8 +142,8 @@ def test_what_vllm_refuses_comes_back_as_vllm_said_it(vllm, gateway):
 
 def test_no_worker_is_503_and_a_dead_one_is_502_or_503(start_gateway, vllm):
     dead = start_gateway("gateway-dead", [f"http://127.0.0.1:{free_port()}"])
-    dead.wait_until_ready(f"{dead.url}/health", 30)
-    assert httpx.get(f"{dead.url}/ready").status_code == 503
+    dead.wait_until_ready(f"{dead.url}/health", 180)
+    assert httpx.get(f"{dead.url}/ready", timeout=60).status_code == 503
     answer = chat.post(dead.url, [QUESTION])
     assert answer.status_code in (502, 503)
     assert answer.json()["error"]["code"]
@@ -151,6 +151,6 @@ def test_no_worker_is_503_and_a_dead_one_is_502_or_503(start_gateway, vllm):
 
 def test_every_answer_has_a_request_id(gateway):
     assert chat.post(gateway.url, [QUESTION], max_tokens=1).headers["x-request-id"]
-    assert httpx.get(f"{gateway.url}/nowhere").headers["x-request-id"]
-    answer = httpx.get(f"{gateway.url}/v1/models", headers={"x-request-id": "mine-1"})
+    assert httpx.get(f"{gateway.url}/nowhere", timeout=60).headers["x-request-id"]
+    answer = httpx.get(f"{gateway.url}/v1/models", headers={"x-request-id": "mine-1"}, timeout=60)
     assert answer.headers["x-request-id"] == "mine-1"

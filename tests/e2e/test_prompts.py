@@ -205,12 +205,12 @@ def test_what_is_not_surely_predicted_is_not_predicted(tmp_path, request_body, r
 
 def test_passthrough_requests_are_known_by_their_tokens(vllm, start_gateway, files):
     url = files.put("/prompts/a.png", encode(drawing(92), "PNG"), "image/png")
-    flags = ["--model-path", str(tiny_model.ensure())]
+    flags = ["--model-path", str(tiny_model.ensure()), "--image-size-timeout-ms", "60000"]
     gateway = start_gateway("prompts", [vllm.url], *flags, frontend_decoding=False).ready()
     for _ in range(2):
         assert chat.post(gateway.url, [image(url), text("?")]).status_code == 200
     assert chat.post(gateway.url, [text("<|image_pad|>")], max_tokens=1).status_code in (200, 400)
-    page = httpx.get(f"{gateway.admin_url}/metrics").text
+    page = httpx.get(f"{gateway.admin_url}/metrics", timeout=60).text
     assert 'mediagate_prompts_total{known_by="tokens"} 2' in page
     assert 'mediagate_prompts_total{known_by="placeholders"} 1' in page
     assert 'mediagate_image_sizes_total{outcome="known"} 2' in page

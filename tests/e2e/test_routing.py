@@ -1,13 +1,12 @@
 """Two workers: equal images meet on one, others spread, and a worker that dies takes along what it held."""
 
 import json
-import time
 
 import pytest
 
 import chat
 import tiny_model
-from harness import Vllm, free_port, nixl_lib_dir
+from harness import Vllm, free_port, nixl_lib_dir, until
 from pictures import data_uri, drawing, encode, image, text
 
 BLOCK = 32
@@ -35,7 +34,7 @@ def router(fleet, start_gateway):
 @pytest.fixture(scope="module")
 def by_url(fleet, start_gateway):
     """A gateway that does not touch pixels: the workers fetch, and name images by what they got."""
-    flags = ["--route-policy", "mm-kv", "--model-path", str(tiny_model.ensure())]
+    flags = ["--route-policy", "mm-kv", "--model-path", str(tiny_model.ensure()), "--image-size-timeout-ms", "60000"]
     return start_gateway("gateway-by-url", [worker.url for worker in fleet], *flags, frontend_decoding=False).ready()
 
 
@@ -80,10 +79,16 @@ def test_equal_images_meet_on_one_worker_and_hit_its_prefix_cache(fleet, router,
 
 
 def test_cold_images_spread_over_both(router):
-    picture = [data_uri(encode(drawing(seed), "PNG"), "PNG") for seed in range(70, 80)]
-    routes = [ask(router, [image(uri), text("What is in the picture?")]) for uri in picture]
-    workers = [worker for worker, _ in routes]
-    assert 2 <= sum(workers) <= 8, routes
+    routes = []
+    # Which worker a picture belongs to is a matter of chance, since workers have other ports each time. That of so many
+    # all but two belong to the same is none.
+    for seed in range(200, 240):
+        uri = data_uri(encode(drawing(seed), "PNG"), "PNG")
+        routes.append(ask(router, [image(uri), text("What is in the picture?")]))
+        workers = [worker for worker, _ in routes]
+        if min(workers.count(0), workers.count(1)) > 2:
+            return
+    raise AssertionError(routes)
 
 
 def test_what_is_predicted_is_what_the_worker_says(router):
@@ -105,10 +110,7 @@ def test_what_is_predicted_is_what_the_worker_says(router):
 
 def test_an_image_by_url_is_found_under_the_name_that_its_worker_has_for_it(fleet, by_url, files):
     def eventually(name: str, value: float) -> None:
-        deadline = time.monotonic() + 10
-        while by_url.metrics().get(name, 0.0) < value:
-            assert time.monotonic() < deadline, by_url.metrics()
-            time.sleep(0.1)
+        until(f"{value} of {name}", lambda: by_url.metrics().get(name, 0.0) >= value)
 
     eventually("mediagate_kv_view_completeness", 4)
     names = "mediagate_kv_image_names_total"
@@ -132,7 +134,7 @@ def test_an_image_by_url_is_found_under_the_name_that_its_worker_has_for_it(flee
 def test_a_killed_worker_takes_along_what_it_held(fleet, router):
     uri = data_uri(encode(drawing(95), "PNG"), "PNG")
     owner, _ = ask(router, [image(uri), text("What is in the picture?")])
-    assert router.metrics()["mediagate_kv_known_blocks"] > 0
+    until("what it holds to be known", lambda: router.metrics().get("mediagate_kv_known_blocks", 0.0) > 0)
     fleet[owner].stop(seconds=0)
     other, route = ask(router, [image(uri), text("What is in the picture?")])
     assert other == 1 - owner

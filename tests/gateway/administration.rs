@@ -209,6 +209,23 @@ async fn what_operators_reach_is_on_the_public_listener_only_where_asked_and_for
 }
 
 #[tokio::test]
+async fn a_web_site_whose_name_leads_to_this_machine_reads_nothing_from_the_admin_listener() {
+    let worker = FakeWorker::start().await;
+    let local = Gateway::passthrough(&worker.url(), &[]).await;
+    let open = Gateway::passthrough(&worker.url(), &["--admin-listen", "0.0.0.0:0"]).await;
+    let status = async |gateway: &Gateway, host: &str| {
+        admin(gateway, "GET", "/workers").header("host", host).send().await.unwrap().status().as_u16()
+    };
+    for host in ["localhost:9090", "LOCALHOST", "127.0.0.1", "[::1]:9090", "192.0.2.1"] {
+        assert_eq!(status(&local, host).await, 200, "{host}");
+    }
+    for host in ["evil.example", "evil.example:9090", "localhost.evil.example", "127.0.0.1.evil.example"] {
+        assert_eq!(status(&local, host).await, 403, "{host}");
+        assert_eq!(status(&open, host).await, 200, "{host}: who listens to others has names of its own");
+    }
+}
+
+#[tokio::test]
 async fn the_status_page_shows_workers_errors_and_budgets_and_nobodys_markup() {
     let worker = FakeWorker::start().await;
     let gateway = Gateway::decoding(&worker.url(), &[]).await;

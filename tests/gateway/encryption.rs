@@ -65,7 +65,9 @@ impl Authority {
 async fn clients_are_served_over_tls_by_http2_and_a_new_certificate_is_taken_on_sighup() {
     let (worker, authority, next) = (FakeWorker::start().await, Authority::new(), Authority::new());
     let (cert, key) = authority.write_pair();
-    let gateway = Gateway::start(&["--worker", &worker.url(), "--tls-cert", &cert, "--tls-key", &key], &[]).await;
+    let list = authority.put("workers", &worker.url());
+    let flags = ["--workers-file", list.to_str().unwrap(), "--tls-cert", &cert, "--tls-key", &key];
+    let gateway = Gateway::start(&flags, &[]).await;
     let url = format!("https://{}", gateway.public);
     let client = authority.client();
     eventually("a healthy worker", || async {
@@ -85,6 +87,11 @@ async fn clients_are_served_over_tls_by_http2_and_a_new_certificate_is_taken_on_
     gateway.log.wait_for("configuration not read again").await;
     assert!(client.get(format!("{url}/health")).send().await.is_ok(), "half a new pair is not used");
     std::fs::write(&key, new_key.serialize_pem()).unwrap();
+    std::fs::write(&list, "nonsense").unwrap();
+    gateway.signal(libc::SIGHUP);
+    gateway.log.wait_for_another("configuration not read again", 1).await;
+    assert!(client.get(format!("{url}/health")).send().await.is_ok(), "nor a whole one beside another mistake");
+    std::fs::write(&list, worker.url()).unwrap();
     gateway.signal(libc::SIGHUP);
     gateway.log.wait_for("configuration read again").await;
     assert!(next.client().get(format!("{url}/health")).send().await.is_ok());

@@ -1,6 +1,6 @@
 //! Workers that publish what they hold, well and badly.
 
-use super::support::{eventually, gateway::Gateway, publisher::Publisher, worker::FakeWorker};
+use super::support::{eventually, gateway::Gateway, kept_address, publisher::Publisher, worker::FakeWorker};
 
 /// Nothing is known, a part, everything.
 const VIEW: &str = "mediagate_kv_view_completeness";
@@ -59,8 +59,7 @@ async fn a_publisher_that_is_gone_takes_along_what_it_said_and_a_new_one_is_foun
 #[tokio::test]
 async fn a_publisher_that_connects_is_listened_to() {
     let worker = FakeWorker::start().await;
-    let free = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let publisher = Publisher::connecting_to(free).await;
+    let publisher = Publisher::connecting_to(kept_address()).await;
     let gateway = gateway(&worker, &publisher).await;
     publisher.store(&[1]);
     known(&gateway, 2.0, 1.0).await;
@@ -80,6 +79,18 @@ async fn nonsense_is_counted_and_the_gateway_goes_on() {
     known(&gateway, 1.0, 2.0).await;
     assert_eq!(gateway.metric(BATCHES, "malformed").await, 1.0);
     assert_eq!(gateway.chat(super::support::bodies::plain()).await.0, 200);
+}
+
+#[tokio::test]
+async fn a_publisher_whose_replays_are_out_of_reach_is_not_asked_without_a_pause() {
+    let (worker, publisher) = (FakeWorker::start().await, Publisher::start().await);
+    let replay = format!("tcp://{}", publisher.replay);
+    worker.set_event_sources(publisher.sources().replace(&replay, "tcp://127.0.0.1:1"));
+    let start = std::time::Instant::now();
+    let gateway = Gateway::passthrough(&worker.url(), &["--route-policy", "mm-kv"]).await;
+    gateway.log.wait_for_another("KV events: connected", 2).await;
+    let connections = gateway.log.count("KV events: connected") as u128;
+    assert!(connections <= 1 + start.elapsed().as_millis() / 200, "{connections}");
 }
 
 #[tokio::test]

@@ -7,10 +7,11 @@ use mediagate::media::{
 use serde_json::{Value, json};
 
 use super::support::{
-    bodies,
+    bodies, eventually,
     gateway::{self, Gateway},
     pictures::{self, Pixels, data_uri, sha256},
     standin::{Sight, Standin, sights},
+    worker::{FakeWorker, ok_json},
 };
 
 /// A processor that tests cover, with few pixels.
@@ -90,4 +91,26 @@ async fn in_any_doubt_images_go_as_they_are() {
     let both = Gateway::pushing(&worker, &["--worker", &other.url()]).await;
     both.log.wait_for("0.99.0").await;
     assert_eq!(seen(&both, body()).await[0].pixels, full);
+}
+
+#[tokio::test]
+async fn a_worker_that_was_out_of_reach_and_is_the_same_is_sent_what_it_was_sent_before() {
+    let Some(lander) = standin(&processor()).await else { return };
+    let worker = FakeWorker::landing_at(lander.address).await;
+    let gateway = Gateway::with_nixl_at(&worker.url(), &[]).await;
+    gateway.log.wait_for(" attached ").await;
+    let uri = data_uri("image/png", &pictures::png(4, 400, 300).0);
+    let is_resized = || async {
+        let request = gateway.request(bodies::with_images([uri.as_str()])).header("x-mediagate-debug", "1");
+        let asked = tokio::spawn(request.send());
+        worker.next().await.answer(ok_json("{}")).await;
+        asked.await.unwrap().unwrap().headers()["x-mediagate-route"].to_str().unwrap().contains("resize=auto")
+    };
+    assert!(is_resized().await);
+    worker.set_health("503 Service Unavailable");
+    gateway.log.wait_for_another("worker health changed", 1).await;
+    worker.set_health("200 OK");
+    gateway.log.wait_for_another("worker health changed", 2).await;
+    eventually("images in the size that the model will see", is_resized).await;
+    assert_eq!(gateway.log.count(" attached "), 1);
 }

@@ -124,6 +124,28 @@ async fn another_method_is_405_in_openais_shape() {
 }
 
 #[tokio::test]
+async fn what_cannot_be_read_in_a_path_or_an_order_is_an_error_in_our_shape() {
+    let worker = FakeWorker::start().await;
+    let gateway = Gateway::decoding(&worker.url(), &[]).await;
+    for target in ["/v1/models/%ff", "/v1/responses/%ff", "/v1/responses/%ff/cancel"] {
+        let method = if target.ends_with("cancel") { "POST" } else { "GET" };
+        assert_refused(&ask(&gateway, method, target).await, 404, "not_found");
+    }
+    for (request, status, code) in [
+        ("GET /workers/x", 404, "not_found"),
+        ("DELETE /workers/-1/drain", 404, "not_found"),
+        ("POST /warm", 415, "invalid_order"),
+        ("POST /workers", 415, "invalid_order"),
+    ] {
+        let mut client = RawClient::connect(gateway.admin).await;
+        client.send(format!("{request} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")).await;
+        let answer = client.answer().await;
+        assert_eq!((answer.status(), &answer.json()["error"]["code"]), (status, &code.into()), "{request}");
+    }
+    assert!(worker.seen().is_empty());
+}
+
+#[tokio::test]
 async fn a_query_does_not_reach_the_worker() {
     let worker = FakeWorker::start().await;
     let gateway = Gateway::passthrough(&worker.url(), &[]).await;
@@ -165,7 +187,7 @@ async fn operators_pages_are_on_the_admin_listener_only() {
         (gateway.public, "/metrics", 404),
     ] {
         let mut client = RawClient::connect(address).await;
-        client.send(format!("GET {target} HTTP/1.1\r\nHost: x\r\n\r\n")).await;
+        client.send(format!("GET {target} HTTP/1.1\r\nHost: {address}\r\n\r\n")).await;
         assert_eq!(client.answer().await.status(), status, "{address} {target}");
     }
 }

@@ -24,7 +24,7 @@ use mediagate::{
 };
 use proptest::prelude::*;
 
-use crate::loader_support::{at_rest, config, late, picture, pixels, png};
+use crate::loader_support::{PATIENCE, at_rest, config, late, picture, pixels, png};
 
 const SOURCES: u8 = 5;
 const CONTENTS: u8 = 4;
@@ -242,7 +242,7 @@ impl World<'_> {
             assert_eq!(picture(loaded).0, pixels((*content).into(), SIDE, SIDE), "what is held never changes");
         }
         // What ends with a request ends on a thread of the pool, at times a moment later.
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + PATIENCE;
         let expected = (self.model.held.len() * PICTURE_BYTES, self.model.taken() * PICTURE_BYTES);
         loop {
             let held = self.loader.held();

@@ -4,7 +4,7 @@
 #![allow(dead_code)]
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     net::{Ipv4Addr, SocketAddr},
     sync::{Arc, Mutex},
     time::Duration,
@@ -30,7 +30,10 @@ use mediagate::{
     memory::{Arena, Layout},
 };
 use serde::Deserialize;
-use tokio::time::Instant;
+use tokio::{sync::watch, time::Instant};
+
+/// No event that a test waits for takes nearly as long, however busy the machine is.
+pub const PATIENCE: Duration = Duration::from_secs(300);
 
 /// An origin on loopback. `/{seed}/{width}/{height}` is a PNG of those; the query says how it is to be answered.
 pub struct Origin {
@@ -45,6 +48,8 @@ struct Seen {
     under_way: Mutex<(usize, usize)>,
     /// Bodies that are being sent, and the most at once.
     bodies: Mutex<(usize, usize)>,
+    /// Which gates are open.
+    open: watch::Sender<HashSet<String>>,
 }
 
 #[derive(Deserialize)]
@@ -60,6 +65,8 @@ struct Manner {
     broken: Option<bool>,
     /// Milliseconds between the head of the answer, which tells the length, and its body.
     pause: Option<u64>,
+    /// The body comes when this gate is opened ([`Origin::open`]).
+    gate: Option<String>,
     /// The head does not tell the length.
     chunked: Option<bool>,
     /// A file of a format that is not decoded.
@@ -94,6 +101,11 @@ impl Origin {
         self.seen.bodies.lock().unwrap().1
     }
 
+    /// Lets the bodies go that wait at this gate, and those that come there.
+    pub fn open(&self, gate: &str) {
+        self.seen.open.send_if_modified(|open| open.insert(gate.to_owned()));
+    }
+
     pub fn port(&self) -> u16 {
         self.address.port()
     }
@@ -109,9 +121,9 @@ pub fn config(port: u16) -> MediaConfig {
         fetch: FetchConfig {
             allow_cidrs: vec!["127.0.0.0/8".parse().unwrap()],
             allow_ports: [port].into_iter().collect(),
-            connect_timeout: Duration::from_secs(30),
-            first_byte_timeout: Duration::from_secs(30),
-            total_timeout: Duration::from_secs(60),
+            connect_timeout: PATIENCE,
+            first_byte_timeout: PATIENCE,
+            total_timeout: PATIENCE,
             max_bytes: 1 << 20,
             max_retries: 0,
             max_concurrent_per_host: 256,
@@ -161,7 +173,9 @@ async fn answer(
     if manner.broken == Some(true) {
         file.truncate(file.len() / 2);
     }
-    let Some(pause) = manner.pause else { return (said, file).into_response() };
+    if manner.pause.is_none() && manner.gate.is_none() {
+        return (said, file).into_response();
+    }
     if manner.chunked != Some(true) {
         said.insert(header::CONTENT_LENGTH, file.len().into());
     }
@@ -171,7 +185,11 @@ async fn answer(
             bodies.0 += 1;
             bodies.1 = bodies.1.max(bodies.0);
         }
-        tokio::time::sleep(Duration::from_millis(pause)).await;
+        tokio::time::sleep(Duration::from_millis(manner.pause.unwrap_or(0))).await;
+        if let Some(gate) = manner.gate {
+            // The sender is in `seen`.
+            let _ = seen.open.subscribe().wait_for(|open| open.contains(&gate)).await;
+        }
         seen.bodies.lock().unwrap().0 -= 1;
         Ok::<_, std::convert::Infallible>(file)
     };
@@ -225,12 +243,13 @@ pub fn zoned_loader(config: MediaConfig, arena_bytes: usize, largest_bytes: usiz
     MediaLoader::new(config, Arena::with_layout(layout).unwrap()).unwrap()
 }
 
+/// For what cannot come before it.
 pub fn soon() -> Instant {
     Instant::now() + Duration::from_millis(50)
 }
 
 pub fn late() -> Instant {
-    Instant::now() + Duration::from_secs(60)
+    Instant::now() + PATIENCE
 }
 
 /// The pixels of a loaded picture, and where they are.
@@ -243,7 +262,7 @@ pub fn picture(loaded: &Loaded) -> (&[u8], usize) {
 
 /// Waits until nobody holds anything: what was left runs out on threads of its own.
 pub async fn at_rest(loader: &MediaLoader) {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = late();
     while loader.held() != Default::default() {
         assert!(Instant::now() < deadline, "{:?}", loader.held());
         tokio::time::sleep(Duration::from_millis(5)).await;

@@ -6,7 +6,6 @@ import pathlib
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 
 import httpx
@@ -14,7 +13,7 @@ import httpx
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 import programs
-from programs import GATEWAY, LOGS, REPOSITORY, free_port, nixl_lib_dir
+from programs import GATEWAY, LOGS, PATIENCE_SECONDS, REPOSITORY, free_port, nixl_lib_dir
 
 
 class Program:
@@ -49,19 +48,22 @@ class Program:
         self.process.send_signal(signal.SIGCONT)
         self.process.terminate()
         try:
-            self.process.wait(20)
+            self.process.wait(60)
         except subprocess.TimeoutExpired:
             self.kill()
 
-    def wait(self, path: str, seconds: float = 60) -> None:
-        deadline = time.monotonic() + seconds
-        while True:
+    def wait(self, path: str) -> None:
+        def is_up() -> bool:
             with contextlib.suppress(httpx.HTTPError):
-                if httpx.get(self.url + path, timeout=5).status_code == 200:
-                    return
-            if not self.alive() or time.monotonic() > deadline:
-                raise AssertionError(f"{self.name} is not up:\n{self.tail()}")
-            time.sleep(0.05)
+                return httpx.get(self.url + path, timeout=10).status_code == 200
+            assert self.alive(), f"{self.name} has ended:\n{self.tail()}"
+            return False
+
+        try:
+            programs.until(f"{self.name} to be up", is_up, PATIENCE_SECONDS)
+        except AssertionError:
+            print(self.tail())
+            raise
 
     def tail(self, lines: int = 60) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
@@ -94,7 +96,7 @@ class Gateway(Program):
 
     def metrics(self) -> dict[str, float]:
         """By series, as /metrics writes it."""
-        lines = httpx.get(f"{self.admin}/metrics", timeout=10).text.splitlines()
+        lines = httpx.get(f"{self.admin}/metrics", timeout=30).text.splitlines()
         pairs = (line.rpartition(" ") for line in lines if line and not line.startswith("#"))
         return {series: float(value) for series, _, value in pairs}
 

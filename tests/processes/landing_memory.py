@@ -22,12 +22,12 @@ class LandingMemory:
         """So that whatever is written from now on, unless it is zero, can be told."""
         self.bytes[:] = 0
 
-    def await_first_byte(self, places: list[int], seconds: float) -> int:
-        """Which of these places is written to first. Looks without a pause: a WRITE is over in milliseconds."""
+    def await_first_byte(self, places: list[int], seconds: float) -> int | None:
+        """Which of these places is written to first, if any. Looks without a pause: a WRITE is over in milliseconds."""
         looks = [self.bytes[place : place + 1] for place in places]
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             for place, look in zip(places, looks, strict=True):
                 if look[0]:
                     return place
-        raise AssertionError(f"nothing was written within {seconds} s")
+        return None

@@ -13,7 +13,7 @@ from uuid import uuid4
 from fastapi import FastAPI, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 
-from .. import references
+from .. import __version__, references
 from ..content import content_hash
 from ..errors import STATUS, Refused, error_body
 from ..landing import Landing
@@ -24,7 +24,6 @@ from . import images
 from .cache import Facts, UuidCache
 from .surfaces import SURFACES, Messages, Responses
 
-VERSION = "0.1.0"
 ERROR_TYPES = {
     400: "BadRequestError",
     404: "NotFoundError",
@@ -85,7 +84,7 @@ class Standin:
             "processor_cache": {"kind": "lru", "bytes": self.options.cache_bytes},
             "image_processor": self.options.image_processor,
             "keeps_responses": self.options.keeps_responses,
-            "engine": {"name": "standin", "version": VERSION},
+            "engine": {"name": "standin", "version": __version__},
         }
 
     async def see(self, index: int, part: dict[str, Any]) -> dict[str, Any]:
@@ -251,7 +250,7 @@ def build(options: Options, settings: Settings) -> FastAPI:
 
     @app.get("/version", response_model=None)
     async def version() -> Response:
-        return JSONResponse({"version": VERSION})
+        return JSONResponse({"version": __version__})
 
     @app.get("/metrics", response_model=None)
     async def metrics() -> Response:

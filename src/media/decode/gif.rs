@@ -6,7 +6,7 @@
 
 use super::bytes::Endian::Little;
 use super::colour::{entry, indexed};
-use super::lzw::Strings;
+use super::lzw::{Strings, Table};
 use super::orientation::Orientation;
 use super::raw::{Order, Palette, palette};
 use super::sniff::Format;
@@ -134,7 +134,8 @@ fn decode_indices(bytes: &[u8], start_bits: u8, indices: &mut [u8]) -> Result<()
     const MOST_BITS: u32 = 12;
     let (start_bits, clear_code) = (u32::from(start_bits), 1 << start_bits);
     let mut codes = Codes::new(bytes);
-    let mut strings = Strings::new(indices, clear_code, clear_code + 2).ok_or_else(|| broken("too large a frame"))?;
+    let mut table = Table::new(clear_code, clear_code + 2);
+    let mut strings = Strings::new(indices, &mut table).ok_or_else(|| broken("too large a frame"))?;
     let mut code_bits = start_bits + 1;
     while !strings.is_full() {
         let code = codes.code(code_bits)?;

@@ -57,9 +57,24 @@ impl Entry {
     }
 }
 
+/// Strings by their codes. It takes longer to make than to use for a few bytes, and serves again for the next data.
+pub(super) struct Table {
+    entries: Box<[Entry; TABLE]>,
+    first: usize,
+}
+
+impl Table {
+    /// Codes below `literals` are bytes, those from `first` on are defined as they come.
+    pub(super) fn new(literals: usize, first: usize) -> Self {
+        let mut entries = Box::new([Entry::NONE; TABLE]);
+        entries.iter_mut().take(literals).enumerate().for_each(|(code, entry)| *entry = Entry::byte(code as u8));
+        Self { entries, first }
+    }
+}
+
 /// The strings known so far, and what was written of them.
-pub(super) struct Strings<'out> {
-    out: &'out mut [u8],
+pub(super) struct Strings<'a> {
+    out: &'a mut [u8],
     at: usize,
     first: usize,
     /// The code of the string that is the last one and the next byte.
@@ -67,17 +82,16 @@ pub(super) struct Strings<'out> {
     /// The last string, and where it was written; none where the table was cleared.
     last: Entry,
     last_start: usize,
-    table: Box<[Entry; TABLE]>,
+    /// From `next` on, strings of other data, which nobody looks at.
+    table: &'a mut [Entry; TABLE],
 }
 
-impl<'out> Strings<'out> {
-    /// Codes below `literals` are bytes, those from `first` on are defined as they come. `None` for an output of more
-    /// than 4 GiB.
-    pub(super) fn new(out: &'out mut [u8], literals: usize, first: usize) -> Option<Self> {
+impl<'a> Strings<'a> {
+    /// No strings yet but bytes. `None` for an output of more than 4 GiB.
+    pub(super) fn new(out: &'a mut [u8], table: &'a mut Table) -> Option<Self> {
         u32::try_from(out.len()).ok()?;
-        let mut table = Box::new([Entry::NONE; TABLE]);
-        table.iter_mut().take(literals).enumerate().for_each(|(code, entry)| *entry = Entry::byte(code as u8));
-        Some(Self { out, at: 0, first, next: first, last: Entry::NONE, last_start: 0, table })
+        let Table { entries, first } = table;
+        Some(Self { out, at: 0, first: *first, next: *first, last: Entry::NONE, last_start: 0, table: entries })
     }
 
     /// Whether the output is full.
@@ -240,7 +254,10 @@ mod tests {
             }).collect();
             let expected = model(&codes, literals, first, length);
             let mut out = vec![0xa5; length];
-            let mut strings = Strings::new(&mut out, literals, first).unwrap();
+            // Strings of other data may be left in it.
+            let mut table = Table::new(literals, first);
+            table.entries[first..].fill(Entry::byte(7));
+            let mut strings = Strings::new(&mut out, &mut table).unwrap();
             let written = codes.iter().try_for_each(|&code| strings.write(code).map(drop));
             let at = strings.at;
             proptest::prop_assert_eq!(written.is_ok(), expected.is_some());
@@ -252,8 +269,8 @@ mod tests {
 
     #[test]
     fn a_code_is_undefined_until_the_string_before_it_is_there() {
-        let mut out = [0; 8];
-        let mut strings = Strings::new(&mut out, 4, 6).unwrap();
+        let (mut out, mut table) = ([0; 8], Table::new(4, 6));
+        let mut strings = Strings::new(&mut out, &mut table).unwrap();
         assert_eq!(strings.write(6), Err(Undefined));
         assert_eq!(strings.write(1), Ok(false));
         assert_eq!(strings.write(7), Err(Undefined));

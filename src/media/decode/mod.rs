@@ -28,6 +28,7 @@ mod pnm;
 mod qoi;
 mod raw;
 mod rewrite;
+mod scratch;
 #[cfg(target_arch = "x86_64")]
 mod shuffles;
 mod sniff;
@@ -39,6 +40,7 @@ mod webp;
 pub use error::DecodeError;
 pub use jpeg::CACHED_OFFSET_BYTES;
 use orientation::Orientation;
+pub use scratch::Scratch;
 pub use sniff::Format;
 use turn::{BAND_ROWS, Turner, turner_bytes};
 
@@ -232,10 +234,11 @@ pub fn probe(bytes: &[u8], limits: &DecodeLimits) -> Result<Probe, DecodeError> 
 }
 
 /// Decodes the picture of which [`probe`] made `header` into `out`, which is [`Header::rgb_bytes`] long: rows from the
-/// top, pixels from the left, red, green, blue.
+/// top, pixels from the left, red, green, blue. Decoding a picture into it may want `scratch`, which is the better the more often
+/// it was used before.
 ///
 /// After `Ok` every byte of `out` was written; after `Err` its content means nothing.
-pub fn decode_into(bytes: &[u8], header: &Header, out: &mut [u8]) -> Result<(), DecodeError> {
+pub fn decode_into(bytes: &[u8], header: &Header, out: &mut [u8], scratch: &mut Scratch) -> Result<(), DecodeError> {
     let (expected, actual) = (header.rgb_bytes(), out.len());
     if actual != expected {
         return Err(DecodeError::OutputLength { expected, actual });
@@ -244,14 +247,14 @@ pub fn decode_into(bytes: &[u8], header: &Header, out: &mut [u8]) -> Result<(), 
         let row_bytes = header.stored.row_bytes();
         match &header.plan {
             _ if !header.orientation.swaps_sides() => {
-                decode_stored(bytes, header, out)?;
+                decode_stored(bytes, header, out, scratch)?;
                 header.orientation.turn_in_place(out, header.stored.width as usize);
             }
             // Most pictures that lie on their side are photographs: those are turned as they are decoded.
             Plan::Jpeg(plan) => jpeg::decode_turned(bytes, plan, header.stored, header.orientation, out)?,
             _ => {
                 let mut stored = vec![0; expected];
-                decode_stored(bytes, header, &mut stored)?;
+                decode_stored(bytes, header, &mut stored, scratch)?;
                 let mut turner = Turner::new(header.orientation, header.stored, out);
                 stored.chunks(BAND_ROWS * row_bytes).for_each(|rows| turner.turn::<3>(rows, row_bytes));
             }
@@ -268,6 +271,7 @@ pub fn decode_in_bands(
     bytes: &[u8],
     header: &Header,
     band: &mut [u8],
+    scratch: &mut Scratch,
     each: &mut dyn FnMut(&[u8]) -> Result<(), DecodeError>,
 ) -> Result<(), DecodeError> {
     match &header.plan {
@@ -275,18 +279,18 @@ pub fn decode_in_bands(
             guarded(header.format, || jpeg::decode_in_bands(bytes, plan, header.stored, band, each))
         }
         _ => {
-            decode_into(bytes, header, band)?;
+            decode_into(bytes, header, band, scratch)?;
             each(band)
         }
     }
 }
 
 /// Decodes in the orientation in which the file stores the picture.
-fn decode_stored(bytes: &[u8], header: &Header, out: &mut [u8]) -> Result<(), DecodeError> {
+fn decode_stored(bytes: &[u8], header: &Header, out: &mut [u8], scratch: &mut Scratch) -> Result<(), DecodeError> {
     match &header.plan {
         Plan::Jpeg(plan) => jpeg::decode(bytes, plan, header.stored, out),
         Plan::Png(plan) => png::decode(bytes, plan, header.stored, out),
-        Plan::WebP(plan) => webp::decode(bytes, plan, header.stored, out),
+        Plan::WebP(plan) => webp::decode(bytes, plan, header.stored, out, scratch),
         Plan::Gif(plan) => gif::decode(bytes, plan, header.stored, out),
         Plan::Bmp(plan) => bmp::decode(bytes, plan, header.stored, out),
         Plan::Pnm(plan) => pnm::decode(bytes, plan, header.stored, out),

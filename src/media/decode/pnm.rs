@@ -122,9 +122,10 @@ fn decode_bits(bytes: &[u8], out: &mut [u8]) -> Result<(), DecodeError> {
 
 fn decode_numbers(bytes: &[u8], kind: Kind, most: u32, out: &mut [u8]) -> Result<(), DecodeError> {
     let mut rest = uncommented(bytes).peekable();
+    let mut token = Vec::new();
     let values = std::iter::from_fn(|| {
         while rest.next_if(|(_, byte)| is_space(*byte)).is_some() {}
-        let mut token = Vec::new();
+        token.clear();
         while let Some((_, byte)) = rest.next_if(|(_, byte)| !is_space(*byte)) {
             token.push(byte);
             if token.len() > MAX_TOKEN_BYTES {

@@ -144,11 +144,7 @@ impl Fetcher {
     ///
     /// [`FetchError`]. A refusal by the policy is final and comes before any connection to the refused host.
     pub async fn fetch(&self, url: &HttpUrl) -> Result<Fetched, FetchError> {
-        match self.run(url, Want::Image, None, None).await? {
-            Outcome::Image(fetched) => Ok(fetched),
-            // A hop makes this of a 304 only if it was asked for.
-            Outcome::NotModified(_) => Err(FetchError::OriginRefused(StatusCode::NOT_MODIFIED)),
-        }
+        self.unconditionally(url, Want::Image, None).await
     }
 
     /// As [`fetch`](Self::fetch), and tells which URLs were asked for, whatever comes of it.
@@ -157,10 +153,7 @@ impl Fetcher {
     ///
     /// As [`fetch`](Self::fetch).
     pub async fn fetch_with_trail(&self, url: &HttpUrl, trail: &Trail) -> Result<Fetched, FetchError> {
-        match self.run(url, Want::Image, None, Some(trail)).await? {
-            Outcome::Image(fetched) => Ok(fetched),
-            Outcome::NotModified(_) => Err(FetchError::OriginRefused(StatusCode::NOT_MODIFIED)),
-        }
+        self.unconditionally(url, Want::Image, Some(trail)).await
     }
 
     /// Fetches an image unless it is still the one that `known` describes.
@@ -206,8 +199,18 @@ impl Fetcher {
     ///
     /// As [`fetch`](Self::fetch).
     pub async fn fetch_prefix(&self, url: &HttpUrl, most_bytes: NonZeroUsize) -> Result<Fetched, FetchError> {
-        match self.run(url, Want::Prefix(most_bytes), None, None).await? {
+        self.unconditionally(url, Want::Prefix(most_bytes), None).await
+    }
+
+    async fn unconditionally(
+        &self,
+        url: &HttpUrl,
+        want: Want<'_>,
+        trail: Option<&Trail>,
+    ) -> Result<Fetched, FetchError> {
+        match self.run(url, want, None, trail).await? {
             Outcome::Image(fetched) => Ok(fetched),
+            // A hop makes this of a 304 only if it was asked for.
             Outcome::NotModified(_) => Err(FetchError::OriginRefused(StatusCode::NOT_MODIFIED)),
         }
     }

@@ -1,21 +1,21 @@
-//! In which size a picture goes into the arena, and the memory that resizing uses again and again.
+//! In which size a picture goes into the arena, and the memory that decoding and resizing use again and again.
 
 use super::{Loader, MediaConfig, fetches::File, identify::Wanted, pool::Urgency};
 use crate::{
     media::{
-        decode::{DecodeError, Format, Header, Probe, Size, decode_into},
+        decode::{DecodeError, Format, Header, Probe, Size},
         resize::{self, Scratch, SmartResize},
     },
     sync::Mutex,
 };
 
-/// The share of the scratch budget that may be kept for the next resize instead of given back, in all.
+/// The share of the scratch budget that may be kept for the next picture instead of given back, in all.
 const KEPT_SHARE: usize = 8;
 
 /// Pixels from which an image takes so long (15 to 60 ms) that others must not wait for it.
 const LARGE_PIXELS: u64 = 4 << 20;
 
-/// Memory for resizing of which nobody makes use now. What it may keep is taken off the scratch budget for good, and so
+/// Memory for decoding and resizing of which nobody makes use now. What it may keep is taken off the scratch budget for good, and so
 /// counted.
 #[derive(Debug)]
 pub struct Stash {
@@ -121,9 +121,8 @@ impl Sizing {
 
     /// Decodes into `out`, which has [`size`](Self::size).
     pub fn decode(&self, bytes: &[u8], out: &mut [u8], stash: &Stash) -> Result<(), DecodeError> {
-        let Some(target) = self.target else { return decode_into(bytes, &self.header, out) };
         let mut scratch = stash.take();
-        let result = resize::decode_resized(bytes, &self.header, target, out, &mut scratch);
+        let result = resize::decode_resized(bytes, &self.header, self.size(), out, &mut scratch);
         stash.put(scratch);
         result
     }

@@ -7,31 +7,28 @@ use crate::media::decode::{self, CACHED_OFFSET_BYTES, DecodeError, Header, Size}
 /// band is lost in the work, few enough to be a small part of a large picture.
 const BAND_BYTES: usize = if cfg!(test) { 32 << 10 } else { 4 << 20 };
 
-/// Memory for resizing, to be used again for the next picture: fresh memory of this size costs as much as the resize.
+/// Memory for decoding and resizing, to be used again for the next picture: fresh memory of this size costs as much as the resize.
 #[derive(Debug, Default)]
 pub struct Scratch {
+    decoding: decode::Scratch,
     /// The full picture, or a band of it.
-    full: Vec<u8>,
+    full: decode::Scratch,
     /// The picture with its final width and all of its rows.
-    narrow: Vec<u8>,
+    narrow: decode::Scratch,
 }
 
 impl Scratch {
+    /// What it keeps from the system.
+    pub fn held_bytes(&self) -> usize {
+        [&self.decoding, &self.full, &self.narrow].map(decode::Scratch::held_bytes).iter().sum()
+    }
+
     /// Gives memory back unless it is at most `bytes`.
     pub fn keep_at_most(&mut self, bytes: usize) {
-        if self.full.capacity() + self.narrow.capacity() > bytes {
+        if self.held_bytes() > bytes {
             *self = Scratch::default();
         }
     }
-}
-
-fn sized(buffer: &mut Vec<u8>, bytes: usize) -> &mut [u8] {
-    if buffer.len() < bytes {
-        // Not grown: that would copy what is of no use.
-        *buffer = Vec::new();
-        *buffer = vec![0; bytes];
-    }
-    &mut buffer[..bytes]
 }
 
 /// What [`decode_resized`] allocates beside its output and what [`Header::scratch_bytes`] counts.
@@ -65,17 +62,18 @@ pub fn decode_resized(
     out: &mut [u8],
     scratch: &mut Scratch,
 ) -> Result<(), DecodeError> {
+    let Scratch { decoding, full, narrow } = scratch;
     let from = header.size();
     if from == target {
-        return decode::decode_into(bytes, header, out);
+        return decode::decode_into(bytes, header, out, decoding);
     }
     let between = Size { width: target.width, ..from };
     if between == from {
-        let full = sized(&mut scratch.full, from.rgb_bytes());
-        decode::decode_into(bytes, header, full)?;
+        let full = full.bytes(from.rgb_bytes());
+        decode::decode_into(bytes, header, full, decoding)?;
         return pass(full, from, out, target);
     }
-    let band = sized(&mut scratch.full, CACHED_OFFSET_BYTES + header.band_bytes(BAND_BYTES));
+    let band = full.bytes(CACHED_OFFSET_BYTES + header.band_bytes(BAND_BYTES));
     let band = &mut band[CACHED_OFFSET_BYTES..];
     let narrow_rows = |rows: &[u8], narrow: &mut [u8]| {
         let height = (rows.len() / from.row_bytes()) as u32;
@@ -83,7 +81,7 @@ pub fn decode_resized(
     };
     let mut narrow_all = |narrow: &mut [u8]| {
         let mut left = narrow;
-        decode::decode_in_bands(bytes, header, band, &mut |rows| {
+        decode::decode_in_bands(bytes, header, band, decoding, &mut |rows| {
             let narrow_bytes = rows.len() / from.row_bytes() * target.row_bytes();
             let Some((these, rest)) = std::mem::take(&mut left).split_at_mut_checked(narrow_bytes) else {
                 return Err(DecodeError::OutputLength { expected: narrow_bytes, actual: 0 });
@@ -95,7 +93,7 @@ pub fn decode_resized(
     if between == target {
         return narrow_all(out);
     }
-    let narrow = sized(&mut scratch.narrow, between.rgb_bytes());
+    let narrow = narrow.bytes(between.rgb_bytes());
     narrow_all(narrow)?;
     pass(narrow, between, out, target)
 }
@@ -121,7 +119,7 @@ mod tests {
         let header = header(file);
         let (from, between) = (header.size(), Size { width: target.width, ..header.size() });
         let mut full = vec![0; from.rgb_bytes()];
-        decode_into(file, &header, &mut full).unwrap();
+        decode_into(file, &header, &mut full, &mut decode::Scratch::default()).unwrap();
         let mut narrow = vec![0; between.rgb_bytes()];
         pass(&full, from, &mut narrow, between).unwrap();
         let mut out = vec![0; target.rgb_bytes()];
@@ -154,12 +152,12 @@ mod tests {
         let target = Size { height: height / 4, width: width / 4 };
         let counted = scratch_bytes(&header, target);
         decode_resized(PHOTOGRAPH, &header, target, &mut vec![0; target.rgb_bytes()], &mut scratch).unwrap();
-        assert_eq!(scratch.full.capacity() + scratch.narrow.capacity(), counted);
+        assert_eq!(scratch.held_bytes(), counted);
         assert!(header.rgb_bytes() > 8 * BAND_BYTES && counted < header.rgb_bytes() / 2);
         scratch.keep_at_most(counted);
-        assert_eq!(scratch.full.capacity() + scratch.narrow.capacity(), counted);
+        assert_eq!(scratch.held_bytes(), counted);
         scratch.keep_at_most(counted - 1);
-        assert_eq!(scratch.full.capacity() + scratch.narrow.capacity(), 0);
+        assert_eq!(scratch.held_bytes(), 0);
     }
 
     #[test]

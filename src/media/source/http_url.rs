@@ -14,6 +14,9 @@ use super::{Host, SourceError, UrlFlaw};
 /// Longest URL that is accepted. Signed URLs with session tokens reach some 3 KiB.
 pub(super) const MAX_URL_BYTES: usize = 16 * 1024;
 
+/// Of a path that is shown.
+const MAX_SHOWN_PATH_BYTES: usize = 256;
+
 /// A well-formed http(s) URL: the text that the client sent, and what the gateway will connect to and ask for.
 ///
 /// Equality and hash are those of the exact text, so it can be a cache key: URLs that differ in case only, or in the
@@ -136,9 +139,14 @@ impl Hash for HttpUrl {
 }
 
 impl fmt::Display for HttpUrl {
+    /// For logs: without the query, which may be a secret, and with as much of the path as tells one from another. A client
+    /// chooses how long it is, and could fill a disk.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let query = if self.target.query().is_some() { "?…" } else { "" };
-        write!(f, "{}://{}{}{query}", self.scheme.as_str(), self.authority(), self.target.path())
+        let path = self.target.path();
+        let (shown, rest) = path.split_at_checked(MAX_SHOWN_PATH_BYTES).unwrap_or((path, ""));
+        let rest = if rest.is_empty() { "" } else { "…" };
+        write!(f, "{}://{}{shown}{rest}{query}", self.scheme.as_str(), self.authority())
     }
 }
 
@@ -356,6 +364,12 @@ mod tests {
         assert_eq!(url.to_string(), "https://example.com/x.png?…");
         assert!(!format!("{url:?}").contains("secret"));
         assert_eq!(url.raw(), "https://example.com/x.png?X-Amz-Signature=secret");
+    }
+
+    #[test]
+    fn logs_show_the_beginning_of_a_long_path() {
+        let shown = url(&format!("https://example.com/{}?secret", "p".repeat(10_000))).to_string();
+        assert_eq!(shown, format!("https://example.com/{}…?…", "p".repeat(MAX_SHOWN_PATH_BYTES - 1)));
     }
 
     #[test]

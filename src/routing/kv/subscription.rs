@@ -10,7 +10,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
     sync::mpsc::UnboundedReceiver,
     task::JoinSet,
-    time::{sleep, timeout},
+    time::{MissedTickBehavior, interval, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -42,6 +42,9 @@ const RETURN_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long until a worker is asked again where its events come from, after it was not reached, and after it had none.
 const ASK_SOON: Duration = Duration::from_secs(1);
 const ASK_LATE: Duration = Duration::from_secs(30);
+
+/// From one connection to a publisher to the next: one that ends each at once must not keep us busy.
+const RECONNECT_INTERVAL: Duration = Duration::from_millis(200);
 
 /// How often a worker that says nothing gives up what is beyond its share of the index, since others have come.
 const SHRINK_INTERVAL: Duration = Duration::from_millis(200);
@@ -115,14 +118,14 @@ async fn listen(index: Arc<KvIndex>, client: WorkerClient, worker: Arc<Worker>) 
 }
 
 async fn sources(client: &WorkerClient, worker: &Worker) -> Result<BTreeMap<u32, Addresses>, String> {
-    let request = client.http().get(worker.url("/kv_event_sources")).timeout(SOURCES_TIMEOUT);
+    let request = client.kept().get(worker.url("/kv_event_sources")).timeout(SOURCES_TIMEOUT);
     let response = request.send().await.map_err(|error| error.without_url().to_string())?;
     if response.status() == http::StatusCode::NOT_FOUND {
         // An older vLLM, or something else.
         return Ok(BTreeMap::new());
     }
     let answer = whole(response, MAX_SOURCES_BYTES).await.map_err(|error| error.to_string())?;
-    read_sources(&answer, worker.base().host_str().unwrap_or_default()).map_err(|error| error.to_string())
+    read_sources(&answer, worker.base().host()).map_err(|error| error.to_string())
 }
 
 /// Follows one rank until its publisher is gone, and says why.
@@ -135,7 +138,10 @@ async fn follow(index: Arc<KvIndex>, worker: Arc<Worker>, rank: u32, addresses: 
     let mut follower = Follower { index, worker, stream: Stream::new(lane), addresses };
     let mut listener = None;
     // Ends with the error of a connection that could not be made; the lane goes with it.
+    let mut connections = interval(RECONNECT_INTERVAL);
+    connections.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
+        connections.tick().await;
         let connection = match follower.connect(&mut listener).await {
             Ok(connection) => connection,
             Err(error) => return error.to_string(),

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use super::{eventually, raw::RawClient, soon, wire::Message};
 
 /// What holds for every gateway of the tests unless a flag says otherwise.
-const DEFAULTS: [(&str, &str); 8] = [
+const DEFAULTS: [(&str, &str); 9] = [
     ("MEDIAGATE_LISTEN", "127.0.0.1:0"),
     ("MEDIAGATE_ADMIN_LISTEN", "127.0.0.1:0"),
     ("MEDIAGATE_HEALTH_INTERVAL_MS", "50"),
@@ -21,6 +21,8 @@ const DEFAULTS: [(&str, &str); 8] = [
     ("MEDIAGATE_NIXL_LIB_DIR", "/nonexistent"),
     // What is faster is for the machine to say; tests of pushes want pushes, over TCP too.
     ("MEDIAGATE_INLINE_WHERE_FASTER", "false"),
+    // Nor may a process that gets no processor for a while turn one into something else.
+    ("MEDIAGATE_PUSH_TIMEOUT_MS", "30000"),
     ("MEDIAGATE_LOG", "info,mediagate=debug"),
 ];
 
@@ -67,7 +69,9 @@ impl Gateway {
 
     /// Waits until a worker is healthy.
     pub async fn ready(self) -> Self {
-        eventually("a healthy worker", || async { self.get("/ready").await.status() == 200 }).await;
+        // Where the gateway lets connections go soon, one may end before anything was sent on it.
+        let asked = || self.http.get(self.url("/ready")).send();
+        eventually("a healthy worker", || async { asked().await.is_ok_and(|answer| answer.status() == 200) }).await;
         self
     }
 

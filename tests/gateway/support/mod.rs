@@ -11,16 +11,34 @@ pub mod standin;
 pub mod wire;
 pub mod worker;
 
-use std::time::Duration;
+use std::{
+    collections::HashSet,
+    net::{Ipv4Addr, SocketAddr, TcpListener},
+    sync::Mutex,
+    time::Duration,
+};
 
 /// No event that a test waits for takes nearly as long, however busy the machine is.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Waits for an event, and fails the test where it does not come.
 pub async fn soon<T>(what: &str, event: impl Future<Output = T>) -> T {
     match tokio::time::timeout(PATIENCE, event).await {
         Ok(value) => value,
         Err(_) => panic!("waited in vain for: {what}"),
+    }
+}
+
+/// An address for who comes back to it, or leaves it to nobody: the kernel gives its port to none of the many that ask for any
+/// port, at either end of a connection.
+pub fn kept_address() -> SocketAddr {
+    static GIVEN: Mutex<Option<HashSet<u16>>> = Mutex::new(None);
+    loop {
+        // Below the range that Linux takes ports from (ip_local_port_range).
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, rand::random_range(20_000..32_000)));
+        if TcpListener::bind(address).is_ok() && GIVEN.lock().unwrap().get_or_insert_default().insert(address.port()) {
+            return address;
+        }
     }
 }
 

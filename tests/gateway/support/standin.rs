@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::{
     gateway::{Gateway, Log},
+    kept_address,
     pictures::Pixels,
 };
 
@@ -31,7 +32,7 @@ impl Standin {
     /// Starts one with these flags; `None`, with a word of why, where there is no Python for it.
     pub async fn start(flags: &[&str]) -> Option<Self> {
         let flags = flags.iter().map(|flag| flag.to_string()).collect();
-        let standin = Self::spawn("127.0.0.1:0", flags, python()?).await;
+        let standin = Self::spawn(&kept_address().to_string(), flags, python()?).await;
         if !standin.flags.iter().any(|flag| flag == "--no-nixl") {
             standin.log.wait_for("of landing memory up").await;
         }

@@ -13,7 +13,7 @@ use tokio::{
 };
 
 use super::{
-    soon,
+    kept_address, soon,
     wire::{self, Message},
 };
 
@@ -58,12 +58,12 @@ impl FakeWorker {
 
     /// Answers every request of a client with these bytes, head and all.
     pub async fn answering(answer: impl Fn(&Message) -> Vec<u8> + Send + Sync + 'static) -> Self {
-        Self::bind("127.0.0.1:0".parse().unwrap(), Some(Box::new(answer)), None).await
+        Self::bind(kept_address(), Some(Box::new(answer)), None).await
     }
 
     /// Hands every request of a client to [`Self::next`].
     pub async fn by_hand() -> Self {
-        Self::bind("127.0.0.1:0".parse().unwrap(), None, None).await
+        Self::bind(kept_address(), None, None).await
     }
 
     /// As [`Self::start`], on an address that was another worker's.
@@ -74,7 +74,7 @@ impl FakeWorker {
     /// Has landing memory, which is another's: gateways attach and push there, and their requests are handed to
     /// [`Self::next`].
     pub async fn landing_at(lander: SocketAddr) -> Self {
-        Self::bind("127.0.0.1:0".parse().unwrap(), None, Some(lander)).await
+        Self::bind(kept_address(), None, Some(lander)).await
     }
 
     async fn bind(address: SocketAddr, answering: Option<Box<Answering>>, lander: Option<SocketAddr>) -> Self {

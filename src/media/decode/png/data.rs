@@ -1,22 +1,19 @@
 //! The image data of a PNG: a zlib stream, in pieces, that stands for the picture's rows.
 //!
-//! Where the stream is whole and stands for all rows and nothing else, there is nothing to argue about, and `fdeflate` is
-//! the fastest at it. Every other file is inflated from its beginning by zlib's rules in the steps in which the reference
-//! does, because whether it takes a stream that is cut, too long, too short or wrong depends on where its pieces end.
+//! Where the stream is whole and stands for all rows and nothing else, there is nothing to argue about, and many rows are inflated
+//! at once. Every other file is inflated from its beginning in the steps in which the reference does, because whether it takes a
+//! stream that is cut, too long, too short or wrong depends on where its pieces end: never more than twice, all in all.
 
-use fdeflate::Decompressor;
 use zlib_rs::{Inflate, InflateFlush, Status};
 
 use super::super::DecodeError;
 use super::super::sniff::Format;
 use super::chunks::{Chunk, broken};
+use super::inflate::WINDOW_BITS;
 use super::rows::Rows;
 
-/// How far back deflate may look, as a power of two.
-const WINDOW_BITS: u8 = 15;
-const WINDOW_BYTES: usize = 1 << WINDOW_BITS;
-/// What is inflated beyond the window before it is moved to the front.
-const STEP_BYTES: usize = 96 << 10;
+/// What is inflated at once: in steps of a row, zlib takes up to half as long again.
+const STEP_BYTES: usize = 64 << 10;
 /// What the reference reads at a time, at most.
 const PIECE_BYTES: usize = 64 << 10;
 
@@ -49,36 +46,37 @@ impl<'a> Data<'a> {
     /// Fills the rows from a stream that is whole and theirs alone. `None`: this one is not, or one of its chunks is not;
     /// some rows are filled then.
     pub(super) fn fill_from_whole(self, rows: &mut Rows<'_>) -> Option<()> {
-        let mut decoder = Decompressor::new();
-        let mut buffer = vec![0; WINDOW_BYTES + STEP_BYTES.max(rows.longest_bytes())];
-        // Up to where it is inflated, and up to where rows were taken from it.
-        let (mut filled, mut taken) = (0, 0);
+        let mut decoder = Inflate::new(true, WINDOW_BITS);
+        let mut buffer = vec![0; STEP_BYTES + rows.longest_bytes()];
+        // Of the buffer: what is inflated, and less than a row once the rows in it were taken.
+        let mut filled = 0;
+        let mut status = Status::Ok;
         for (mut content, is_whole) in self.contents() {
             if !is_whole {
                 return None;
             }
-            while !decoder.is_done() {
-                let (read, inflated) = decoder.read(content, &mut buffer, filled, false).ok()?;
-                if read + inflated == 0 {
+            while status != Status::StreamEnd {
+                let before = (decoder.total_in(), decoder.total_out());
+                status = decoder.decompress(content, &mut buffer[filled..], InflateFlush::NoFlush).ok()?;
+                content = &content[(decoder.total_in() - before.0) as usize..];
+                filled += (decoder.total_out() - before.1) as usize;
+                if (decoder.total_in(), decoder.total_out()) == before {
                     break;
                 }
-                content = &content[read..];
-                filled += inflated;
-                while let Some(row) = rows.next_bytes().and_then(|length| buffer[taken..filled].get(..length)) {
+                let mut left = &buffer[..filled];
+                while let Some((row, rest)) = rows.next_bytes().and_then(|length| left.split_at_checked(length)) {
                     rows.put(row)?;
-                    taken += row.len();
+                    left = rest;
                 }
-                if rows.are_full() && taken < filled {
+                if rows.are_full() && !left.is_empty() {
                     return None;
                 }
-                if filled == buffer.len() {
-                    let first = taken.min(filled - WINDOW_BYTES);
-                    buffer.copy_within(first.., 0);
-                    (filled, taken) = (filled - first, taken - first);
-                }
+                let taken = filled - left.len();
+                buffer.copy_within(taken..filled, 0);
+                filled -= taken;
             }
         }
-        (decoder.is_done() && rows.are_full()).then_some(())
+        (status == Status::StreamEnd && rows.are_full()).then_some(())
     }
 
     /// Fills the rows as the reference does, with its judgement.

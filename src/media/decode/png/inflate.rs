@@ -1,12 +1,15 @@
 //! Inflating texts and profiles within the reference's bounds and a budget of ours.
 
-use flate2::{Decompress, FlushDecompress, Status};
+use zlib_rs::{Inflate, InflateFlush, Status};
 
 use super::super::DecodeError;
 use super::super::sniff::Format;
 
 /// The reference refuses a file with a text or profile that inflates to more.
 const MAX_ONE_BYTES: usize = 1 << 20;
+
+/// How far back deflate may look, as a power of two.
+pub(super) const WINDOW_BITS: u8 = 15;
 
 /// What became of a compressed text.
 pub(super) enum Inflated {
@@ -36,13 +39,13 @@ impl Inflater {
 
     /// Inflates one text, in small steps, so that one that nobody wants costs no memory.
     pub(super) fn inflate(&mut self, compressed: &[u8], keep: Keep) -> Result<Inflated, DecodeError> {
-        let mut decoder = Decompress::new(true);
+        let mut decoder = Inflate::new(true, WINDOW_BITS);
         let mut text = Vec::new();
         let mut step = [0; 4096];
         loop {
             let (taken, before) = (decoder.total_in() as usize, decoder.total_out() as usize);
             let room = step.len().min(MAX_ONE_BYTES - before);
-            let Ok(status) = decoder.decompress(&compressed[taken..], &mut step[..room], FlushDecompress::None) else {
+            let Ok(status) = decoder.decompress(&compressed[taken..], &mut step[..room], InflateFlush::NoFlush) else {
                 return Ok(Inflated::Broken);
             };
             let (consumed, length) = (decoder.total_in() as usize, decoder.total_out() as usize);

@@ -89,13 +89,9 @@ pub(super) fn decode(bytes: &[u8], plan: &Plan, size: Size, out: &mut [u8]) -> R
     if data.fill_from_whole(&mut rows(plan, size, out)).is_some() {
         return Ok(());
     }
-    let mut filled = rows(plan, size, out);
-    data.fill_as_reference(&mut filled)?;
-    if !filled.are_full() {
-        // Rare, and so done anew: a few bytes that announce a large picture shall not cost more than their refusal.
-        fill_with_zero(plan, size, out);
-        data.fill_as_reference(&mut rows(plan, size, out))?;
-    }
+    let mut rows = rows(plan, size, out);
+    data.fill_as_reference(&mut rows)?;
+    rows.fill_with_zero();
     Ok(())
 }
 

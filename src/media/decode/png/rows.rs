@@ -84,6 +84,12 @@ impl<'a> Rows<'a> {
         self.passes.is_empty()
     }
 
+    /// Takes zeros for the rows that are not there.
+    pub(super) fn fill_with_zero(&mut self) {
+        let zeros = vec![0; if self.are_full() { 0 } else { self.longest_bytes() }];
+        while self.next_bytes().is_some_and(|length| self.put(&zeros[..length]).is_some()) {}
+    }
+
     /// Takes the next row, whose first byte names its filter. `None`: a filter that PNG does not have.
     pub(super) fn put(&mut self, stored: &[u8]) -> Option<()> {
         let (pass, (&filter, stored)) = (self.passes.first()?, stored.split_first()?);
@@ -186,6 +192,32 @@ mod tests {
             assert!(rows.are_full());
             for (row, expected) in rgb.iter().zip(&passes) {
                 assert_eq!(row[..width].iter().map(|pixel| pixel[1]).collect::<Vec<_>>(), expected[..width]);
+            }
+        }
+    }
+
+    /// Whatever was in the memory before.
+    #[test]
+    fn rows_that_are_not_there_are_zeros() {
+        let size = Size { height: 8, width: 8 };
+        let expander = Expander::new(ColourMode::Grey(8), None, None).unwrap();
+        for interlaced in [false, true] {
+            let all = if interlaced { 15 } else { 8 };
+            for count in 0..=all {
+                let filled = |fill: u8, missing: &dyn Fn(&mut Rows<'_>)| {
+                    let mut rgb = vec![fill; 8 * 8 * 3];
+                    let canvas = Canvas { rgb: &mut rgb, row_bytes: 24, left: 0, width: 24 };
+                    let mut rows = Rows::new(&expander, ColourMode::Grey(8), size, interlaced, canvas);
+                    for row in 0..count {
+                        let length = rows.next_bytes().unwrap();
+                        // By the filter that adds what is above.
+                        rows.put(&[&[2][..], &vec![row as u8 + 1; length - 1]].concat()).unwrap();
+                    }
+                    missing(&mut rows);
+                    assert_eq!(rows.are_full(), fill != 0 || count == all);
+                    rgb
+                };
+                assert_eq!(filled(0xa5, &|rows| rows.fill_with_zero()), filled(0, &|_| ()), "{count} rows");
             }
         }
     }

@@ -1,7 +1,9 @@
 //! Undoing the compressions of TIFF that are followed here, and its predictor.
 
+use zlib_rs::{Inflate, InflateFlush};
+
 use super::super::bytes::Endian;
-use super::super::lzw::{HighBits, Strings};
+use super::super::lzw::{HighBits, Strings, Table};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Compression {
@@ -43,47 +45,70 @@ impl Compression {
         stored_bytes.saturating_mul(most_of_one) >= bytes
     }
 
-    /// Fills `out`; `None` if the data is broken or does not suffice.
-    pub(super) fn undo(self, data: &[u8], out: &mut [u8]) -> Option<()> {
-        match self {
-            Self::None => out.copy_from_slice(data.get(..out.len())?),
-            Self::Lzw => undo_lzw(data, out)?,
-            Self::Deflate => undo_deflate(data, out)?,
-            Self::PackBits => undo_pack_bits(data, out)?,
-        }
-        Some(())
+    /// What undoes it; `None` where there is nothing to undo.
+    pub(super) fn decoder(self) -> Option<Decoder> {
+        Some(match self {
+            Self::None => return None,
+            Self::Lzw => Decoder::Lzw(Table::new(LZW_CLEAR, LZW_FIRST)),
+            Self::Deflate => Decoder::Deflate(Inflate::new(true, WINDOW_BITS)),
+            Self::PackBits => Decoder::PackBits,
+        })
     }
 }
 
+/// Undoes one compression, strip after strip or tile after tile: there may be thousands of a few bytes each, and making tables for
+/// each would take longer than all the rest.
+pub(super) enum Decoder {
+    Lzw(Table),
+    Deflate(Inflate),
+    PackBits,
+}
+
+impl Decoder {
+    /// Fills `out`; `None` if the data is broken or does not suffice.
+    pub(super) fn fill(&mut self, data: &[u8], out: &mut [u8]) -> Option<()> {
+        match self {
+            Self::Lzw(table) => undo_lzw(data, table, out),
+            Self::Deflate(inflate) => undo_deflate(data, inflate, out),
+            Self::PackBits => undo_pack_bits(data, out),
+        }
+    }
+}
+
+/// Codes that are no strings, and the first that is a longer one than a byte.
+const LZW_CLEAR: usize = 256;
+const LZW_END: usize = 257;
+const LZW_FIRST: usize = 258;
+
+/// How far back deflate may look, as a power of two.
+const WINDOW_BITS: u8 = 15;
+
 /// As libtiff does it: the data begins by clearing the table, what follows that is a byte, and a table that was full for
 /// a thousand codes has to be cleared.
-fn undo_lzw(data: &[u8], out: &mut [u8]) -> Option<()> {
-    const CLEAR: usize = 256;
-    const END: usize = 257;
-    const FIRST: usize = 258;
+fn undo_lzw(data: &[u8], table: &mut Table, out: &mut [u8]) -> Option<()> {
     const FEWEST_BITS: u32 = 9;
     const MOST_BITS: u32 = 12;
     const MOST_CODES: usize = 5119;
 
     let mut codes = HighBits::new(data);
-    let mut strings = Strings::new(out, CLEAR, FIRST)?;
+    let mut strings = Strings::new(out, table)?;
     let mut bits = FEWEST_BITS;
     // The code that the next string gets, were the table as large; none before the first clearing.
     let mut next = None;
     while !strings.is_full() {
         match codes.code(bits)? {
-            END => return None,
-            CLEAR => {
+            LZW_END => return None,
+            LZW_CLEAR => {
                 strings.clear();
                 bits = FEWEST_BITS;
                 let first = loop {
                     match codes.code(bits)? {
-                        CLEAR => {}
+                        LZW_CLEAR => {}
                         code => break code,
                     }
                 };
                 strings.write(first).ok()?;
-                next = Some(FIRST);
+                next = Some(LZW_FIRST);
             }
             code => {
                 let defined = next?;
@@ -101,17 +126,10 @@ fn undo_lzw(data: &[u8], out: &mut [u8]) -> Option<()> {
 
 /// As zlib does it for libtiff, which looks also at what is behind the last byte: a broken code or a wrong checksum counts, and
 /// nothing at all is enough.
-fn undo_deflate(data: &[u8], out: &mut [u8]) -> Option<()> {
-    const WINDOW_BITS: u8 = 15;
-    // The fastest, where there is nothing to argue about.
-    let mut decoder = fdeflate::Decompressor::new();
-    let filled = decoder.read(data, out, 0, true).is_ok_and(|(_, length)| length == out.len());
-    if filled && decoder.is_done() {
-        return Some(());
-    }
-    let mut decoder = zlib_rs::Inflate::new(true, WINDOW_BITS);
-    decoder.decompress(data, out, zlib_rs::InflateFlush::NoFlush).ok()?;
-    (decoder.total_out() == out.len() as u64).then_some(())
+fn undo_deflate(data: &[u8], inflate: &mut Inflate, out: &mut [u8]) -> Option<()> {
+    inflate.reset(true);
+    inflate.decompress(data, out, InflateFlush::NoFlush).ok()?;
+    (inflate.total_out() == out.len() as u64).then_some(())
 }
 
 fn undo_pack_bits(mut data: &[u8], mut out: &mut [u8]) -> Option<()> {
@@ -180,9 +198,10 @@ mod tests {
     #[test]
     fn what_is_behind_the_last_byte_counts_as_for_zlib() {
         let whole = deflated(&[7; 10]);
-        let undo = |data: &[u8], length: usize| {
+        let mut decoder = Compression::Deflate.decoder().unwrap();
+        let mut undo = |data: &[u8], length: usize| {
             let mut out = vec![0; length];
-            Compression::Deflate.undo(data, &mut out).map(|()| out)
+            decoder.fill(data, &mut out).map(|()| out)
         };
         assert_eq!(undo(&whole, 10), Some(vec![7; 10]));
         assert_eq!(undo(&whole, 9), Some(vec![7; 9]), "more than is wanted");
@@ -202,7 +221,7 @@ mod tests {
             (Compression::Lzw, nine_bits(&[256, 7, 258, 259, 260]), 10),
         ] {
             let mut out = vec![0; length];
-            assert_eq!(compression.undo(&data, &mut out), Some(()), "{compression:?}");
+            assert_eq!(compression.decoder().unwrap().fill(&data, &mut out), Some(()), "{compression:?}");
             assert!(compression.can_fill(data.len(), length), "{compression:?}");
             assert!(!compression.can_fill(data.len(), 1 << 31), "{compression:?}");
         }
@@ -217,9 +236,9 @@ mod tests {
     #[test]
     fn pack_bits() {
         let mut out = [0; 6];
-        assert_eq!(Compression::PackBits.undo(&[2, 1, 2, 3, 128, 254, 9], &mut out), Some(()));
+        assert_eq!(undo_pack_bits(&[2, 1, 2, 3, 128, 254, 9], &mut out), Some(()));
         assert_eq!(out, [1, 2, 3, 9, 9, 9]);
-        assert_eq!(Compression::PackBits.undo(&[2, 1, 2], &mut out), None);
+        assert_eq!(undo_pack_bits(&[2, 1, 2], &mut out), None);
     }
 
     /// Codes of nine bits, which is what the first strings have.
@@ -231,9 +250,11 @@ mod tests {
 
     #[test]
     fn lzw_begins_with_an_empty_table_and_a_byte() {
-        let undo = |codes: &[usize]| {
+        // One for all: what is left of other data plays no part.
+        let mut decoder = Compression::Lzw.decoder().unwrap();
+        let mut undo = |codes: &[usize]| {
             let mut out = [0; 6];
-            Compression::Lzw.undo(&nine_bits(codes), &mut out).map(|()| out)
+            decoder.fill(&nine_bits(codes), &mut out).map(|()| out)
         };
         assert_eq!(undo(&[256, 7, 258, 8, 259, 257]), Some([7, 7, 7, 8, 7, 7]));
         assert_eq!(undo(&[256, 256, 7, 258, 8, 259, 257]), Some([7, 7, 7, 8, 7, 7]));
@@ -267,7 +288,7 @@ mod tests {
         };
         for (literals, expected) in [(4000, true), (4862, true), (4863, false)] {
             let mut out = vec![0; literals];
-            let undone = Compression::Lzw.undo(&data(literals), &mut out);
+            let undone = Compression::Lzw.decoder().unwrap().fill(&data(literals), &mut out);
             assert_eq!(undone.is_some(), expected, "{literals}");
             assert!(!expected || out.iter().enumerate().all(|(at, &byte)| usize::from(byte) == at % 251));
         }

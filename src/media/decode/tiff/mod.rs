@@ -7,7 +7,7 @@ mod compression;
 mod pixels;
 mod tags;
 
-use self::compression::{Compression, undo_differences};
+use self::compression::{Compression, Decoder, undo_differences};
 use self::pixels::{Alpha, Description, Expander, Kind, Known};
 use self::tags::Tags;
 use super::bytes::Endian;
@@ -242,6 +242,7 @@ impl Plan {
         index: usize,
         rows: u32,
         columns: u32,
+        decoder: Option<&mut Decoder>,
         scratch: &'a mut Vec<u8>,
     ) -> Result<&'a [u8], DecodeError> {
         if self.compression == Compression::None && !self.reversed_bits {
@@ -254,7 +255,7 @@ impl Plan {
             return Err(DecodeError::Truncated(Format::Tiff));
         }
         scratch.resize(length, 0);
-        self.fill(bytes, index, columns, scratch)?;
+        self.fill(bytes, index, columns, decoder, scratch)?;
         Ok(scratch)
     }
 
@@ -271,14 +272,21 @@ impl Plan {
     }
 
     /// Fills `out`, which is whole rows, with a strip or tile, of whose rows `columns` columns are needed.
-    fn fill(&self, bytes: &[u8], index: usize, columns: u32, out: &mut [u8]) -> Result<(), DecodeError> {
-        if self.compression == Compression::None {
+    fn fill(
+        &self,
+        bytes: &[u8],
+        index: usize,
+        columns: u32,
+        decoder: Option<&mut Decoder>,
+        out: &mut [u8],
+    ) -> Result<(), DecodeError> {
+        if let Some(decoder) = decoder {
+            let data = self.data(bytes, index).ok_or(DecodeError::Truncated(Format::Tiff))?;
+            decoder.fill(data, out).ok_or_else(|| broken("broken compressed data"))?;
+        } else {
             let rows = (out.len() / self.row_bytes()) as u32;
             let stored = self.uncompressed(bytes, index, rows, columns)?;
             out[..stored.len()].copy_from_slice(stored);
-        } else {
-            let data = self.data(bytes, index).ok_or(DecodeError::Truncated(Format::Tiff))?;
-            self.compression.undo(data, out).ok_or_else(|| broken("broken compressed data"))?;
         }
         if self.reversed_bits {
             out.iter_mut().for_each(|byte| *byte = byte.reverse_bits());
@@ -297,6 +305,7 @@ pub(super) fn decode(bytes: &[u8], plan: &Plan, size: Size, out: &mut [u8]) -> R
     let across = size.width.div_ceil(plan.chunk.width);
     let down = size.height.div_ceil(plan.chunk.height);
     let per_plane = across as usize * down as usize;
+    let mut decoder = plan.compression.decoder();
     let mut scratch = vec![Vec::new(); plan.planes];
     let mut pixels = Vec::new();
     for index in 0..per_plane {
@@ -306,13 +315,13 @@ pub(super) fn decode(bytes: &[u8], plan: &Plan, size: Size, out: &mut [u8]) -> R
         let columns = plan.chunk.width.min(size.width - left);
         let start = top as usize * rgb_row_bytes + left as usize * 3;
         if plan.is_identity() {
-            plan.fill(bytes, index, columns, &mut out[start..][..rows as usize * rgb_row_bytes])?;
+            plan.fill(bytes, index, columns, decoder.as_mut(), &mut out[start..][..rows as usize * rgb_row_bytes])?;
             continue;
         }
-        let planes = scratch.iter_mut().enumerate();
-        let planes = planes
-            .map(|(number, scratch)| plan.chunk(bytes, number * per_plane + index, rows, columns, scratch))
-            .collect::<Result<Vec<_>, _>>()?;
+        let planes = scratch.iter_mut().enumerate().map(|(number, scratch)| {
+            plan.chunk(bytes, number * per_plane + index, rows, columns, decoder.as_mut(), scratch)
+        });
+        let planes = planes.collect::<Result<Vec<_>, _>>()?;
         for row in 0..rows as usize {
             let target = &mut out[start + row * rgb_row_bytes..][..columns as usize * 3];
             let stored = |plane: &[u8]| row * plan.row_bytes()..((row + 1) * plan.row_bytes()).min(plane.len());

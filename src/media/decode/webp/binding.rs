@@ -118,40 +118,28 @@ pub(super) fn has_alpha(bytes: &[u8]) -> Option<bool> {
     Some(features.has_alpha != 0)
 }
 
-/// Decodes a frame's payload of this size into `out` as RGB, whose rows are `row_bytes` apart.
-pub(super) fn decode_rgb(frame: &FirstFrame<'_>, out: &mut [u8], row_bytes: usize) -> Result<(), Failure> {
-    let (height, width) = (frame.height as usize, frame.width as usize);
-    assert!(height > 0 && width * 3 <= row_bytes);
-    assert!(out.len() >= (height - 1) * row_bytes + width * 3);
-    // SAFETY: the output is that of a slice, with its length.
-    unsafe { decode(frame, WEBP_CSP_MODE::MODE_RGB, out.as_mut_ptr(), out.len(), row_bytes) }
+/// As what a frame is decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pixels {
+    Rgb,
+    Rgba,
 }
 
-/// Decodes a frame's payload of this size to RGBA.
-pub(super) fn decode_rgba(frame: &FirstFrame<'_>) -> Result<Vec<u8>, Failure> {
-    let row_bytes = frame.width as usize * 4;
-    let bytes = frame.height as usize * row_bytes;
-    // Not filled with zeros first, which would take as long as laying on white.
-    let mut rgba = Vec::with_capacity(bytes);
-    // SAFETY: there is room for so many bytes.
-    unsafe { decode(frame, WEBP_CSP_MODE::MODE_RGBA, rgba.as_mut_ptr(), bytes, row_bytes)? };
-    // SAFETY: a payload of this size that is decoded without an error has filled them all.
-    unsafe { rgba.set_len(bytes) };
-    Ok(rgba)
+impl Pixels {
+    fn bytes(self) -> usize {
+        match self {
+            Self::Rgb => 3,
+            Self::Rgba => 4,
+        }
+    }
 }
 
-/// Decodes to `bytes` bytes of memory at `out`, whose rows are `row_bytes` apart. Without an error, each row is written in full.
-///
-/// # Safety
-///
-/// The memory may be written to.
-unsafe fn decode(
-    frame: &FirstFrame<'_>,
-    colours: WEBP_CSP_MODE,
-    out: *mut u8,
-    bytes: usize,
-    row_bytes: usize,
-) -> Result<(), Failure> {
+/// Decodes a frame's payload of this size into `out`, whose rows are `row_bytes` apart. Without an error, each row is written in
+/// full.
+pub(super) fn decode(frame: &FirstFrame<'_>, pixels: Pixels, out: &mut [u8], row_bytes: usize) -> Result<(), Failure> {
+    let (height, width_bytes) = (frame.height as usize, frame.width as usize * pixels.bytes());
+    assert!(height > 0 && width_bytes <= row_bytes, "rows apart");
+    assert!(out.len() >= (height - 1) * row_bytes + width_bytes, "room for all rows");
     let mut config = MaybeUninit::<WebPDecoderConfig>::zeroed();
     // SAFETY: WebPInitDecoderConfig fills the config unless the versions of header and library differ, which it reports.
     let mut config = unsafe {
@@ -160,15 +148,18 @@ unsafe fn decode(
         }
         config.assume_init()
     };
-    config.output.colorspace = colours;
+    config.output.colorspace = match pixels {
+        Pixels::Rgb => WEBP_CSP_MODE::MODE_RGB,
+        Pixels::Rgba => WEBP_CSP_MODE::MODE_RGBA,
+    };
     config.output.is_external_memory = 1;
     config.output.u.RGBA = WebPRGBABuffer {
-        rgba: out,
+        rgba: out.as_mut_ptr(),
         stride: i32::try_from(row_bytes).map_err(|_| Failure::Broken("rows of more than 2 GiB"))?,
-        size: bytes,
+        size: out.len(),
     };
-    // SAFETY: pointer and length are those of a slice; the output is what the caller promises, with its length, which libwebp
-    // checks against the size in the payload.
+    // SAFETY: pointer and length are those of a slice, and so are those of the output, against which libwebp checks the size in the
+    // payload before it writes.
     let status = unsafe { WebPDecode(frame.payload.as_ptr(), frame.payload.len(), ptr::from_mut(&mut config)) };
     if config.input.width != frame.width as i32 || config.input.height != frame.height as i32 {
         return Err(Failure::Broken("a frame of another size than announced"));

@@ -5,11 +5,11 @@
 
 mod binding;
 
-use self::binding::{Demuxer, Failure, FirstFrame};
+use self::binding::{Demuxer, Failure, FirstFrame, Pixels};
 use super::colour::rgba_on_white;
 use super::orientation::Orientation;
 use super::sniff::Format;
-use super::{DecodeError, Found, Plan as AnyPlan, Size};
+use super::{DecodeError, Found, Plan as AnyPlan, Scratch, Size};
 
 /// Tables, and per pixel what a lossless picture is decoded to first: four bytes of colour. A lossy one needs less.
 const FIXED_SCRATCH_BYTES: usize = 1 << 20;
@@ -38,7 +38,13 @@ pub(super) fn probe(bytes: &[u8]) -> Result<Found, DecodeError> {
     })
 }
 
-pub(super) fn decode(bytes: &[u8], plan: &Plan, canvas: Size, out: &mut [u8]) -> Result<(), DecodeError> {
+pub(super) fn decode(
+    bytes: &[u8],
+    plan: &Plan,
+    canvas: Size,
+    out: &mut [u8],
+    scratch: &mut Scratch,
+) -> Result<(), DecodeError> {
     let demuxer = Demuxer::new(bytes).map_err(refused)?;
     let frame = demuxer.first_frame().ok_or(DecodeError::Truncated(Format::WebP))?;
     let inside =
@@ -56,15 +62,22 @@ pub(super) fn decode(bytes: &[u8], plan: &Plan, canvas: Size, out: &mut [u8]) ->
     }
     let out = &mut out[frame.top as usize * row_bytes + frame.left as usize * 3..];
     if plan.has_alpha {
-        decode_on_white(&frame, out, row_bytes).map_err(refused)
+        decode_on_white(&frame, out, row_bytes, scratch).map_err(refused)
     } else {
-        binding::decode_rgb(&frame, out, row_bytes).map_err(refused)
+        binding::decode(&frame, Pixels::Rgb, out, row_bytes).map_err(refused)
     }
 }
 
-fn decode_on_white(frame: &FirstFrame<'_>, out: &mut [u8], row_bytes: usize) -> Result<(), Failure> {
-    let width = frame.width as usize;
-    let rgba = binding::decode_rgba(frame)?;
+fn decode_on_white(
+    frame: &FirstFrame<'_>,
+    out: &mut [u8],
+    row_bytes: usize,
+    scratch: &mut Scratch,
+) -> Result<(), Failure> {
+    let (height, width) = (frame.height as usize, frame.width as usize);
+    // libwebp writes to one piece of memory that holds the whole frame, and has no place for white in between.
+    let rgba = scratch.bytes(height * width * 4);
+    binding::decode(frame, Pixels::Rgba, rgba, width * 4)?;
     for (out, rgba) in out.chunks_mut(row_bytes).zip(rgba.chunks_exact(width * 4)) {
         rgba_on_white(rgba, &mut out[..width * 3]);
     }
