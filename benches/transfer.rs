@@ -58,6 +58,7 @@ const DECODED_TO_PUSH: Duration = Duration::from_micros(40);
 const ASLEEP: Duration = Duration::from_millis(1);
 
 const BEFORE_BYTES: usize = 64;
+const NOTE: &str = "L 1 1 0 1";
 
 type Any = Box<dyn Error>;
 
@@ -128,6 +129,14 @@ async fn measure(python: &str) -> Result<(), Any> {
         for _ in 0..ROUNDS {
             order.shuffle(&mut rand::rng());
             for kind in order {
+                // A note that was sent must have been taken before the next transfer ends, over some lanes. Before each of ours
+                // goes one of ours.
+                let before = arena.allocate(BEFORE_BYTES).ok_or("the arena is too small")?.freeze();
+                match kind {
+                    Kind::Read | Kind::Write => drop(bare.run(Work::Transfer(XferOp::Write, None), &before)?),
+                    Kind::WriteNote => drop(bare.run(Work::Transfer(XferOp::Write, Some(NOTE)), &before)?),
+                    Kind::Memcpy | Kind::Push | Kind::Sudden | Kind::HandedOver => (),
+                }
                 let mut slot = arena.allocate(bytes).ok_or("the arena is too small")?;
                 slot.copy_from_slice(&pixels);
                 let slot = slot.freeze();
@@ -135,7 +144,7 @@ async fn measure(python: &str) -> Result<(), Any> {
                     Kind::Memcpy => memcpy.push(bare.run(Work::Memcpy, &slot)?),
                     Kind::Read => read.push(bare.run(Work::Transfer(XferOp::Read, None), &slot)?),
                     Kind::Write => write.push(bare.run(Work::Transfer(XferOp::Write, None), &slot)?),
-                    Kind::WriteNote => noted.push(bare.run(Work::Transfer(XferOp::Write, Some("L 1 1 0 1")), &slot)?),
+                    Kind::WriteNote => noted.push(bare.run(Work::Transfer(XferOp::Write, Some(NOTE)), &slot)?),
                     Kind::Push => {
                         let decoded = Instant::now();
                         landings.expect_push();
@@ -322,10 +331,7 @@ impl BareThread {
                         took
                     }),
                     Work::Transfer(operation, note) => {
-                        // What went before: a note that was sent must have been taken before a later transfer ends, over some
-                        // lanes. Each of ours follows another of ours.
-                        bare.transfer(XferOp::Write, slot.address(), BEFORE_BYTES, (&name, address), note)
-                            .and_then(|_| bare.transfer(operation, slot.address(), slot.len(), (&name, address), note))
+                        bare.transfer(operation, slot.address(), slot.len(), (&name, address), note)
                     }
                 };
                 let _ = reply.send(took);

@@ -37,6 +37,9 @@ const PIECES_IN_FLIGHT: usize = 2;
 const DRAIN_AWAITED: Duration = Duration::from_millis(2);
 const DRAIN_IDLE: Duration = Duration::from_millis(100);
 
+/// A push that is expected does not wait for a drain, unless the last one was so long ago.
+const DRAIN_LATEST: Duration = Duration::from_millis(4);
+
 /// How long it looks without sleeping for the end of a transfer or a push that was announced, and for more work after some.
 const SPIN_EXPECTING: Duration = Duration::from_micros(200);
 const SPIN_AFTER_WORK: Duration = Duration::from_micros(50);
@@ -119,7 +122,8 @@ impl Driver {
             if moved {
                 spin_until = self.spin_for(if self.jobs.is_empty() { SPIN_AFTER_WORK } else { SPIN_EXPECTING });
             }
-            if last_drain.elapsed() >= DRAIN_AWAITED {
+            let now = Instant::now();
+            if now - last_drain >= if now < spin_until { DRAIN_LATEST } else { DRAIN_AWAITED } {
                 self.drain();
                 last_drain = Instant::now();
             }
