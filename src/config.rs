@@ -18,6 +18,7 @@ mod routing;
 mod serve;
 mod show;
 mod transfer;
+mod variables;
 
 use std::{
     ffi::OsString,
@@ -42,6 +43,7 @@ pub use requests::RequestArgs;
 pub use routing::RoutingArgs;
 pub use serve::ServeArgs;
 pub use transfer::TransferArgs;
+pub use variables::unknown_variables;
 
 /// A gateway in front of vLLM workers that decodes every image once.
 ///

@@ -55,6 +55,9 @@ const DETACH_GRACE: Duration = Duration::from_secs(2);
 pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
     args.validate()?;
     observe::tracing::start(&args.log, args.log_format)?;
+    for name in config::unknown_variables() {
+        tracing::warn!(name, "this variable is no setting: look for a slip in its name");
+    }
     let metrics = observe::install()?;
     tokio::spawn(observe::upkeep(metrics.clone(), observe::UPKEEP_INTERVAL));
     limits::raise_descriptors();

@@ -2,7 +2,7 @@
 
 use bytesize::ByteSize;
 
-use super::{ConfigError, ServeArgs, files};
+use super::{ConfigError, ServeArgs, files, unknown_variables};
 use crate::{
     memory::limits,
     model::Models,
@@ -41,6 +41,8 @@ impl Findings {
             }
             Err(error) => findings.errors.push(error.to_string()),
         }
+        let slips = unknown_variables().into_iter();
+        findings.warnings.extend(slips.map(|name| format!("{name} is no setting: look for a slip in its name")));
         findings.look_at_access(args);
         findings.look_at_memory(args);
         findings

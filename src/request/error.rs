@@ -10,6 +10,7 @@ use super::{
 };
 use crate::error::Fault;
 
+/// See the module's documentation. All are 400.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum RequestError {
     #[error(transparent)]

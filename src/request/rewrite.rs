@@ -39,6 +39,7 @@ impl Edits {
         self.edits.push((span, Replacement::Base64 { prefix, parts, suffix }));
     }
 
+    /// Whether nothing is to be changed.
     pub fn is_empty(&self) -> bool {
         self.edits.is_empty()
     }

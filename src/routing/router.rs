@@ -318,7 +318,7 @@ impl Router {
         let largest = prompt.media.iter().max_by_key(|span| span.length);
         for term in terms {
             term.overlap = term.overlap.max(term.told);
-            let covers = |span: &&super::prompt::MediaSpan| term.overlap + size > span.offset + span.length;
+            let covers = |span: &&MediaSpan| term.overlap + size > span.offset + span.length;
             term.covered = prompt.media.iter().filter(covers).map(|span| span.length).sum();
             term.largest = largest.as_ref().is_some_and(covers);
         }

@@ -27,6 +27,7 @@ pub struct Places {
 struct Place(Arc<AtomicUsize>);
 
 impl Places {
+    /// So many at once.
     pub fn new(most: usize) -> Self {
         Places { most, taken: Arc::default() }
     }

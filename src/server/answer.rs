@@ -37,24 +37,29 @@ impl Refusal {
         }
     }
 
+    /// The same, about a part of the request: OpenAI's `param`.
     pub fn about(mut self, param: impl Into<String>) -> Self {
         self.param = Some(param.into());
         self
     }
 
+    /// 404, of whatever is on no list of ours.
     pub fn not_found() -> Self {
         Refusal::new(StatusCode::NOT_FOUND, "not_found", "There is no such route here.")
     }
 
+    /// 503: none that serves the model is healthy.
     pub fn no_worker() -> Self {
         Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "no_worker", "No worker is available right now; try again.")
     }
 
+    /// 503: those that are healthy are full.
     pub fn workers_overloaded() -> Self {
         let message = "All workers have as many requests as they may; try again.";
         Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "workers_overloaded", message)
     }
 
+    /// 502: a worker was asked, and no answer came.
     pub fn bad_gateway() -> Self {
         Refusal::new(StatusCode::BAD_GATEWAY, "worker_unreachable", "The worker did not answer.")
     }

@@ -30,6 +30,7 @@ pub struct Rights {
     pub admin: bool,
 }
 
+/// What is wrong with a key file. No key is shown.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ApiKeysError {
     #[error("the API key file has no keys")]
@@ -41,6 +42,7 @@ pub enum ApiKeysError {
 }
 
 impl ApiKeys {
+    /// Reads a key file.
     pub fn parse(text: &str) -> Result<Self, ApiKeysError> {
         let mut by_hash = HashMap::new();
         for (index, line) in text.lines().enumerate() {

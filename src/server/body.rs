@@ -160,15 +160,18 @@ pub async fn read(app: &App, headers: &HeaderMap, body: Body) -> Result<WholeBod
     Ok(WholeBody { bytes: whole.freeze(), _held: held })
 }
 
+/// 413: the body is above the limit.
 pub fn too_large(limits: &Limits) -> Refusal {
     let message = format!("The request body is larger than the limit of {} bytes.", limits.body_bytes);
     Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message)
 }
 
+/// 408: the body was not there in time.
 pub fn too_slow() -> Refusal {
     Refusal::new(StatusCode::REQUEST_TIMEOUT, "body_timeout", "The request body did not arrive in time.")
 }
 
+/// 400: the client went away in the midst, or its chunks make no sense.
 pub fn broken() -> Refusal {
     Refusal::new(StatusCode::BAD_REQUEST, "body_broken", "The request body broke off.")
 }

@@ -11,6 +11,7 @@ use super::answer::Refusal;
 /// In seconds, such as `30` or `2.5`.
 pub const REQUEST_TIMEOUT: HeaderName = HeaderName::from_static("x-request-timeout");
 
+/// See the module's documentation.
 #[derive(Debug, Clone, Copy)]
 pub struct Deadline {
     at: Instant,

@@ -23,11 +23,13 @@ pub struct Stages {
 }
 
 impl Stages {
+    /// The first stage begins.
     pub fn begin() -> Self {
         let now = Instant::now();
         Stages { start: now, last: now, stages: Vec::new() }
     }
 
+    /// A stage ends, and the next begins.
     pub fn end(&mut self, stage: &'static str) {
         let now = Instant::now();
         self.stages.push((stage, now - self.last));
@@ -55,6 +57,7 @@ pub struct Debugging {
 }
 
 impl Debugging {
+    /// Of an answer whose head is there.
     pub fn of(stages: &Stages, answer: &Answer, decision: &Decision, loaded: &LoadedRequest<'_>) -> Self {
         let SendTimes { prepare, push, worker: answered } = answer.times;
         let mut timing = String::new();
@@ -76,6 +79,7 @@ impl Debugging {
         Debugging { timing: header(timing), route: header(route) }
     }
 
+    /// Adds the headers.
     pub fn show(self, headers: &mut HeaderMap) {
         headers.insert(headers::SERVER_TIMING, self.timing);
         headers.insert(headers::ROUTE, self.route);

@@ -34,6 +34,7 @@ pub enum Target<'a> {
 }
 
 impl Target<'_> {
+    /// Whether a worker may get the request.
     pub fn allows(&self, worker: &Worker) -> bool {
         match self {
             Target::Model(model) => models::may_serve(worker, *model),

@@ -198,6 +198,7 @@ fn about_image(index: usize, param: &str, error: &dyn Fault) -> Box<Refusal> {
     Box::new(refusal.about(param))
 }
 
+/// Why a medium that is no image is refused, in the log as well.
 pub fn about_other(param: &str, error: &dyn Fault) -> Box<Refusal> {
     tracing::info!(param, code = error.code(), %error, "medium refused");
     Box::new(Refusal::of(error).about(param))

@@ -10,9 +10,13 @@ use http::{
 
 /// Where Anthropic's clients put their key.
 pub const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+/// Of every answer, and of every request to a worker.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// With `1`, asks for the two that follow.
 pub const DEBUG: HeaderName = HeaderName::from_static("x-mediagate-debug");
+/// Which worker, why, and how the pictures went.
 pub const ROUTE: HeaderName = HeaderName::from_static("x-mediagate-route");
+/// The stages of a request in milliseconds (W3C Server Timing).
 pub const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");

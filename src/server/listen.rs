@@ -33,6 +33,7 @@ use super::{
     tls::Tls,
 };
 
+/// Most often, the port is taken.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address}: {source}")]
 pub struct ListenError {
@@ -40,6 +41,7 @@ pub struct ListenError {
     source: io::Error,
 }
 
+/// Listens at an address; connections wait until they are served.
 pub async fn bind(address: SocketAddr) -> Result<TcpListener, ListenError> {
     TcpListener::bind(address).await.map_err(|source| ListenError { address, source })
 }

@@ -40,6 +40,7 @@ pub enum Way {
 /// How one image did travel; the metric's label and the debugging header's word.
 pub type Transfer = &'static str;
 
+/// A push under way.
 pub type Push = BoxFuture<'static, Result<PushReport, FailedPush>>;
 
 /// A push that did not arrive, and where it was meant to.

@@ -24,6 +24,7 @@ pub struct RecentError {
 pub struct RecentErrors(Mutex<VecDeque<RecentError>>);
 
 impl RecentErrors {
+    /// One more; the oldest goes if there are too many.
     pub fn add(&self, error: RecentError) {
         let mut errors = self.lock();
         errors.truncate(KEPT - 1);

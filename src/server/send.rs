@@ -66,6 +66,7 @@ pub struct Answer {
     pub slots: Vec<Arc<LandingSlot>>,
 }
 
+/// The body of an answer, of which a part may have been read.
 pub struct AnswerBody {
     /// Read already, to see whether it was a refusal of our own; it was not.
     pub begun: Bytes,
@@ -73,6 +74,7 @@ pub struct AnswerBody {
     pub rest: Option<reqwest::Response>,
 }
 
+/// Where the time of an attempt went.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SendTimes {
     /// Waiting for landing slots, and writing the new body.

@@ -15,6 +15,7 @@ use rustls::{
 };
 use tokio_rustls::TlsAcceptor;
 
+/// Why certificate and key are of no use, with the file that is at fault.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     #[error("{path}: {what} cannot be read: {source}; PEM is needed, as `-----BEGIN ...`")]
@@ -38,6 +39,7 @@ impl Tls {
         self.0.store(config);
     }
 
+    /// For one connection.
     pub fn acceptor(&self) -> TlsAcceptor {
         TlsAcceptor::from(self.0.load_full())
     }

@@ -24,6 +24,7 @@ pub struct Upload {
     pub name: &'static str,
 }
 
+/// All of them. Each takes POST.
 pub static UPLOADS: [Upload; 2] = [
     Upload { path: "/v1/audio/transcriptions", name: "transcriptions" },
     Upload { path: "/v1/audio/translations", name: "translations" },

@@ -25,6 +25,7 @@ pub struct Wanted {
     cache_salt: Option<String>,
 }
 
+/// The handler: says the size and the name of the picture that is there now.
 pub async fn warm(State(app): State<App>, Order(wanted): Order<Wanted>) -> Response {
     let Some(loader) = &app.loader else {
         let message = "Without --frontend-decoding the gateway keeps no images.";

@@ -49,6 +49,7 @@ struct Look {
 }
 
 impl Looks {
+    /// How these files are now.
     pub fn at(files: &[PathBuf]) -> Self {
         Looks(files.iter().map(|path| Look::at(path)).collect())
     }

@@ -22,6 +22,7 @@ const MAX_ANSWER_BYTES: usize = 64 << 10;
 /// Attach connects NIXL on the worker's side, which takes milliseconds; this is for one that hangs.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Why a worker is not attached, or is no longer.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
     /// A plain vLLM server.
@@ -81,6 +82,7 @@ pub struct Attached {
     pub facts: WorkerFacts,
 }
 
+/// What a worker says of itself.
 #[derive(Debug, Deserialize)]
 pub struct WorkerFacts {
     pub models: Vec<String>,
@@ -96,12 +98,14 @@ pub struct WorkerFacts {
     pub whereabouts: Option<Whereabouts>,
 }
 
+/// vLLM's cache of processed images: its kind, `none` if there is none, and what it may take.
 #[derive(Debug, Deserialize)]
 pub struct ProcessorCache {
     pub kind: String,
     pub bytes: u64,
 }
 
+/// What serves, for the log.
 #[derive(Debug, Deserialize)]
 pub struct Engine {
     pub name: String,

@@ -107,6 +107,7 @@ impl Belief {
         }
     }
 
+    /// Whether it has been wrong too often, or there is no cache to believe in.
     pub fn is_given_up(&self) -> bool {
         self.given_up.load(Ordering::Relaxed)
     }

@@ -42,6 +42,7 @@ pub enum Phase {
 }
 
 impl Phase {
+    /// For logs and operators.
     pub fn name(self) -> &'static str {
         match self {
             Phase::Closed => "closed",
@@ -113,6 +114,7 @@ impl Circuit {
         *self.state() = Self::fresh(&self.settings);
     }
 
+    /// What it is doing at this time.
     pub fn phase(&self, now: Instant) -> Phase {
         match *self.state() {
             State::Closed { .. } => Phase::Closed,

@@ -37,6 +37,7 @@ pub struct WorkerClient {
     fresh: reqwest::Client,
 }
 
+/// Why there is no client.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     #[error("cannot set up the HTTP client for workers: {0}")]

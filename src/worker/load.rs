@@ -76,6 +76,7 @@ impl Load {
         work
     }
 
+    /// How busy it is now.
     pub fn busy(&self) -> Busy {
         let queued = self.queued_tokens.load(Ordering::Relaxed) as f64;
         let running = self.running_tokens.load(Ordering::Relaxed) as f64;

@@ -36,6 +36,7 @@ pub struct Updated {
 }
 
 impl Registry {
+    /// A list of these, each of which may be given what the settings say.
     pub fn new(urls: &[String], settings: WorkerSettings) -> Result<Self, WorkerUrlError> {
         let registry = Registry(Arc::new(Inner {
             workers: ArcSwap::default(),
@@ -57,6 +58,7 @@ impl Registry {
         self.0.workers.load().iter().filter(|worker| worker.is_available()).cloned().collect()
     }
 
+    /// The worker of this id, while it is on the list.
     pub fn get(&self, id: WorkerId) -> Option<Arc<Worker>> {
         self.0.workers.load().iter().find(|worker| worker.id == id).cloned()
     }

@@ -197,6 +197,7 @@ impl Worker {
         self.draining.swap(draining, Ordering::Relaxed) != draining
     }
 
+    /// Whether it is left alone.
     pub fn circuit(&self) -> Phase {
         self.circuit.phase(Instant::now())
     }
@@ -303,10 +304,12 @@ impl Worker {
         }
     }
 
+    /// What it said that it serves, adapters included; empty until it has.
     pub fn models(&self) -> Arc<Vec<String>> {
         self.models.load_full()
     }
 
+    /// It says that it serves these.
     pub fn set_models(&self, models: Vec<String>) {
         self.models.store(Arc::new(models));
     }
@@ -393,6 +396,7 @@ impl InFlight {
         self.answer_by = deadline;
     }
 
+    /// The one that it is on.
     pub fn worker(&self) -> &Arc<Worker> {
         &self.worker
     }

@@ -8,6 +8,7 @@ use url::{Host, Url};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerUrl(Url);
 
+/// Why a worker's URL is not taken. No secret in it is shown.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum WorkerUrlError {
     #[error("worker {0:?} is not a URL: {1}")]

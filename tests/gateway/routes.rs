@@ -138,7 +138,7 @@ async fn what_cannot_be_read_in_a_path_or_an_order_is_an_error_in_our_shape() {
         ("POST /workers", 415, "invalid_order"),
     ] {
         let mut client = RawClient::connect(gateway.admin).await;
-        client.send(format!("{request} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")).await;
+        client.send(format!("{request} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n")).await;
         let answer = client.answer().await;
         assert_eq!((answer.status(), &answer.json()["error"]["code"]), (status, &code.into()), "{request}");
     }

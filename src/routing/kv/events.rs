@@ -62,6 +62,7 @@ pub struct Removed {
     pub group: Option<u64>,
 }
 
+/// Bytes that are no batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not a batch of KV events: {0}")]
 pub struct EventError(#[from] Misread);

@@ -68,14 +68,17 @@ impl Lane {
         self.count();
     }
 
+    /// Says how much of the worker's cache is known by this stream.
     pub fn set_view(&mut self, view: View) {
         self.state.view.store(view as u8, Ordering::Relaxed);
     }
 
+    /// How much of the worker's cache is known by this stream.
     pub fn view(&self) -> View {
         self.state.view()
     }
 
+    /// Blocks that are known by this stream.
     pub fn blocks(&self) -> usize {
         self.state.blocks.load(Ordering::Relaxed)
     }

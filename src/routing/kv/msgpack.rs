@@ -15,8 +15,10 @@ const MAX_DEPTH: usize = 16;
 #[error("{0}")]
 pub struct Misread(pub &'static str);
 
+/// What was read, or what should have stood there.
 pub type Read<T> = Result<T, Misread>;
 
+/// See the module's documentation.
 pub struct Reader<'a> {
     bytes: Bytes<'a>,
 }
@@ -61,10 +63,12 @@ impl<'a> Reader<'a> {
         Ok(taken)
     }
 
+    /// The head of an array: how many elements follow.
     pub fn array(&mut self) -> Read<u32> {
         decode::read_array_len(&mut self.bytes).map_err(|_| Misread("an array"))
     }
 
+    /// The head of a map: how many pairs of key and value follow.
     pub fn map(&mut self) -> Read<u32> {
         decode::read_map_len(&mut self.bytes).map_err(|_| Misread("a map"))
     }
@@ -79,6 +83,7 @@ impl<'a> Reader<'a> {
         Ok(list)
     }
 
+    /// A value, or nil.
     pub fn optional<T>(&mut self, read: impl FnOnce(&mut Self) -> Read<T>) -> Read<Option<T>> {
         if self.nil()? { Ok(None) } else { read(self).map(Some) }
     }
@@ -92,6 +97,7 @@ impl<'a> Reader<'a> {
         Ok(nil)
     }
 
+    /// What kind of value is next, unread.
     pub fn peek(&self) -> Read<Marker> {
         self.bytes.remaining_slice().first().map(|&byte| Marker::from_u8(byte)).ok_or(Misread("it ends early"))
     }

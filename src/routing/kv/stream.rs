@@ -47,6 +47,7 @@ impl Stream {
         Stream { lane, next: None, last: 0, live: None, counts: Counts::default() }
     }
 
+    /// What has happened since this was last asked for.
     pub fn take_counts(&mut self) -> Counts {
         std::mem::take(&mut self.counts)
     }

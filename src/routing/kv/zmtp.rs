@@ -33,6 +33,7 @@ pub enum SocketType {
     Dealer,
 }
 
+/// Why a connection is given up.
 #[derive(Debug, thiserror::Error)]
 pub enum ZmtpError {
     #[error(transparent)]

@@ -4,7 +4,7 @@
 //! looked at) and strict (checksums of all chunks before it) in its own places, and has habits with 16 bits and with
 //! transparent colours. A library for PNG is right elsewhere; what one would save us is little beside inflating, for which
 //! there are good ones. [`chunks`] does the parsing, [`texts`] finds the orientation, [`data`] inflates the image data,
-//! [`rows`] knows where the rows go, [`filter`] undoes their filters, [`pixels`] does the colours.
+//! [`mod@rows`] knows where the rows go, [`filter`] undoes their filters, [`pixels`] does the colours.
 
 mod chunks;
 mod data;
