@@ -126,10 +126,11 @@ has_libclang() {
     return 1
 }
 
-# free_port WANTED: WANTED if nobody listens there, else a port that is free now.
+# free_port WANTED: WANTED if nobody listens there, else a port that is free now, and none that the kernel gives to others until it
+# is used.
 free_port() {
     "$root/.venv/bin/python" - "$1" <<'PY'
-import socket, sys
+import random, socket, sys
 
 def free(port):
     with socket.socket() as s:
@@ -140,7 +141,7 @@ def free(port):
             return None
         return s.getsockname()[1]
 
-print(free(int(sys.argv[1])) or free(0))
+print(next(filter(free, [int(sys.argv[1]), *random.sample(range(20_000, 32_000), 1_000)])))
 PY
 }
 

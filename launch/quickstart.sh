@@ -38,7 +38,7 @@ else
 fi
 worker=$!
 running="$worker $running"
-wait_for "http://127.0.0.1:$worker_port/health" "$worker" 900 "the worker" || {
+wait_for "http://127.0.0.1:$worker_port/health" "$worker" 1800 "the worker" || {
     tail -n 40 "$logs/worker.log"
     die "the worker did not start"
 }
@@ -48,13 +48,13 @@ say "starting the gateway on $listen, metrics on $admin (log: .cache/logs/gatewa
     --arena-bytes 512MiB --worker "http://127.0.0.1:$worker_port" --nixl-lib-dir "$(nixl_lib_dir)" >"$logs/gateway.log" 2>&1 </dev/null &
 gateway=$!
 running="$gateway $running"
-wait_for "http://$listen/ready" "$gateway" 60 "the gateway" || {
+wait_for "http://$listen/ready" "$gateway" 180 "the gateway" || {
     tail -n 40 "$logs/gateway.log"
     die "the gateway did not start"
 }
 # Ready means that a worker is healthy. That it granted landing memory too is seen a moment later.
 attached=""
-for _ in $(seq 200); do
+for _ in $(seq 1200); do
     if curl --silent --fail "http://$admin/metrics" | grep -q '^mediagate_worker_attached{.*} 1$'; then
         attached=yes
         break

@@ -10,7 +10,7 @@ use std::{
 };
 
 use axum::{
-    body::{Body, BodyDataStream, Bytes},
+    body::{Body, BodyDataStream, Bytes, HttpBody},
     response::Response,
 };
 use futures_util::Stream;
@@ -45,10 +45,19 @@ pub async fn relay(
     outgoing: Outgoing,
 ) -> Result<Response, Box<Refusal>> {
     let deadline = Deadline::of(client, app.limits.request_timeout)?;
-    deadline.within(send(app, client, target, outgoing)).await
+    // As long as there is a body to come, it may be the client that is slow.
+    let answer_by = deadline.of_server().filter(|_| outgoing.body.is_end_stream());
+    deadline.within(send(app, client, target, outgoing, answer_by)).await
 }
 
-async fn send(app: &App, client: &HeaderMap, target: Target<'_>, outgoing: Outgoing) -> Result<Response, Box<Refusal>> {
+/// `answer_by` is when it is the worker's failure that there is no answer.
+async fn send(
+    app: &App,
+    client: &HeaderMap,
+    target: Target<'_>,
+    outgoing: Outgoing,
+    answer_by: Option<Instant>,
+) -> Result<Response, Box<Refusal>> {
     let Outgoing { method, path, query, body } = outgoing;
     let mut to_worker = app.to_worker(client);
     let length = client.get(CONTENT_LENGTH).filter(|_| method != Method::GET);
@@ -66,6 +75,7 @@ async fn send(app: &App, client: &HeaderMap, target: Target<'_>, outgoing: Outgo
         let Some((worker, mut in_flight)) = least_loaded(app, &target, &mut passed_over) else {
             return Err(Box::new(refusal.unwrap_or_else(|| nobody_for(app, &target))));
         };
+        in_flight.must_answer_by(answer_by);
         let mut url = worker.url(&path);
         url.set_query(query.as_deref());
         let mut request = app.client.recent().request(method.clone(), url).headers(to_worker.clone());

@@ -113,3 +113,16 @@ async fn when_the_maker_is_gone_nobody_else_is_asked() {
     .await;
     assert!(left.seen().is_empty(), "{:?}", left.seen());
 }
+
+#[tokio::test]
+async fn a_worker_that_says_nothing_of_its_responses_is_left_alone() {
+    let worker = FakeWorker::by_hand().await;
+    let flags = ["--request-timeout-ms", "3000", "--circuit-failures", "1"];
+    let gateway = Gateway::passthrough(&worker.url(), &flags).await;
+    let answer = async { worker.next().await.answer(ok_json(r#"{"id":"resp_one","worker":"one"}"#)).await };
+    let ((id, _), ()) = tokio::join!(make(&gateway, "question"), answer);
+    let path = format!("/v1/responses/{id}");
+    let (asked, _exchange) = tokio::join!(gateway.get(&path), worker.next());
+    assert_eq!(asked.status(), 504);
+    gateway.log.wait_for("circuit opened").await;
+}
