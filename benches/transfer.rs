@@ -2,10 +2,12 @@
 //! reference is; and what writing pixels into a request takes.
 //!
 //! The bare transfers are of the same bytes, from the same memory (the arena, registered with a second agent) into the same
-//! memory of a peer; one thread makes the descriptors, posts, and polls without a pause until the transfer has ended. *WRITE* is
-//! without a notification, *WRITE, note* with one. *Push* is from the claim of a place until whoever pushed knows that all is
-//! there and the notification sent; *told* until the NIXL thread knows, from when on nobody on the worker's side waits.
-//! The order of the six changes from round to round.
+//! memory of a peer; a thread that does nothing else makes the descriptors, posts, and polls without a pause until the transfer has
+//! ended. It is awake when its time begins. Another thread has just written the picture, as a decoder does, so that nobody finds it
+//! in its core's own cache. *WRITE* is without a notification, *WRITE, note* with one. *Told* is ours, from where the gateway's push begins until the NIXL thread knows
+//! that all is there and the notification sent, from when on nobody on the worker's side waits; *push* until whoever pushed knows.
+//! As in the gateway the NIXL thread was told before that a picture is decoded, a place claimed and the request written anew; with
+//! *sudden* nobody told it, so that it sleeps. The order of the seven changes from round to round.
 //!
 //! `PYTHON=.venv/bin/python cargo bench --bench transfer`, with a Python that has `mediagate_vllm` (or PYTHONPATH=python) and
 //! NIXL. All of one run, interleaved, the best and the median of many rounds. The peer of the bare transfers is this program, started
@@ -15,8 +17,10 @@ use std::{
     env,
     error::Error,
     io::{BufRead, BufReader, Write},
+    iter,
     process::{Child, Command, Stdio},
-    sync::Arc,
+    sync::{Arc, mpsc},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -37,7 +41,7 @@ use mediagate::{
         state::WorkerSettings,
     },
 };
-use nixl_sys::{Agent, AgentConfig, MemType, OptArgs, ThreadSync, XferDescList, XferOp, XferStatus};
+use nixl_sys::{Agent, AgentConfig, MemType, NixlError, OptArgs, ThreadSync, XferDescList, XferOp, XferStatus};
 use rand::seq::SliceRandom;
 
 const ROUNDS: usize = 60;
@@ -46,6 +50,15 @@ const SIDES: [u32; 3] = [591, 1024, 2048];
 const ROOM: usize = 16 << 20;
 const CHAT: &[u8] = br#"{"model":"m","max_tokens":64,"messages":[{"role":"user","content":[{"type":"text",
 "text":"What is in this picture?"},{"type":"image_url","image_url":{"url":"https://images.example.com/a/photograph.jpg"}}]}]}"#;
+
+/// The least that the gateway takes, beside claiming a place and writing the request anew, from a decoded picture to its push.
+const DECODED_TO_PUSH: Duration = Duration::from_micros(40);
+
+/// After which the NIXL thread sleeps again.
+const ASLEEP: Duration = Duration::from_millis(1);
+
+const BEFORE_BYTES: usize = 64;
+const NOTE: &str = "L 1 1 0 1";
 
 type Any = Box<dyn Error>;
 
@@ -72,6 +85,7 @@ async fn measure(python: &str) -> Result<(), Any> {
     let bare = Bare::new("bench-bare", &arena)?;
     let peer = Peer::start(&libraries)?;
     bare.agent.load_remote_md(&peer.metadata)?;
+    let bare = BareThread::start(bare, &peer);
     let peer_name: Arc<str> = agent.connect(peer.metadata.clone()).await?.into();
     let grant = Grant {
         worker: "0123456789abcdef".into(),
@@ -82,6 +96,7 @@ async fn measure(python: &str) -> Result<(), Any> {
         key: Key::of_secret(b""),
     };
     let (room, _orphans) = Landing::open(grant, agent.clone(), u64::MAX);
+    landings.add(&room);
     let worker = Standin::start(python)?;
     let landed = LandingPlace::attach(&worker, &agent, &landings).await?;
 
@@ -98,46 +113,64 @@ async fn measure(python: &str) -> Result<(), Any> {
         "WRITE, note",
         "told",
         "push",
-        "claimed",
+        "sudden",
         "told / W",
         "told / WN",
         "handed over"
     );
     for side in SIDES {
         let bytes = (side * side * 3) as usize;
-        let mut slot = arena.allocate(bytes).ok_or("the arena is too small")?;
-        slot.iter_mut().enumerate().for_each(|(index, byte)| *byte = (index * 7 % 251) as u8);
-        let slot = slot.freeze();
-        let picture = Name::of(&Scope::default(), side, side, &slot);
-        let mut copy = vec![0; bytes];
-        // READ comes back into the same memory, and must find there what is in it.
-        bare.transfer(XferOp::Write, &slot, &peer, None)?;
-        let [mut memcpy, mut read, mut write, mut noted, mut told, mut push, mut claimed, mut handed] =
+        let pixels: Vec<u8> = (0..bytes).map(|index| (index * 7 % 251) as u8).collect();
+        let picture = Name::of(&Scope::default(), side, side, &pixels);
+        let [mut memcpy, mut read, mut write, mut noted, mut told, mut push, mut sudden, mut handed] =
             [(); 8].map(|()| Vec::new());
-        let mut order = [Kind::Memcpy, Kind::Read, Kind::Write, Kind::WriteNote, Kind::Push, Kind::HandedOver];
+        let mut order =
+            [Kind::Memcpy, Kind::Read, Kind::Write, Kind::WriteNote, Kind::Push, Kind::Sudden, Kind::HandedOver];
         for _ in 0..ROUNDS {
             order.shuffle(&mut rand::rng());
             for kind in order {
+                // A note that was sent must have been taken before the next transfer ends, over some lanes. Before each of ours
+                // goes one of ours.
+                let before = arena.allocate(BEFORE_BYTES).ok_or("the arena is too small")?.freeze();
                 match kind {
-                    Kind::Memcpy => memcpy.push(time(|| copy.copy_from_slice(&slot))),
-                    Kind::Read => read.push(bare.transfer(XferOp::Read, &slot, &peer, None)?),
-                    Kind::Write => write.push(bare.transfer(XferOp::Write, &slot, &peer, None)?),
-                    Kind::WriteNote => noted.push(bare.transfer(XferOp::Write, &slot, &peer, Some("L 1 1 0 1"))?),
+                    Kind::Read | Kind::Write => drop(bare.run(Work::Transfer(XferOp::Write, None), &before)?),
+                    Kind::WriteNote => drop(bare.run(Work::Transfer(XferOp::Write, Some(NOTE)), &before)?),
+                    Kind::Memcpy | Kind::Push | Kind::Sudden | Kind::HandedOver => (),
+                }
+                let mut slot = arena.allocate(bytes).ok_or("the arena is too small")?;
+                slot.copy_from_slice(&pixels);
+                let slot = slot.freeze();
+                match kind {
+                    Kind::Memcpy => memcpy.push(bare.run(Work::Memcpy, &slot)?),
+                    Kind::Read => read.push(bare.run(Work::Transfer(XferOp::Read, None), &slot)?),
+                    Kind::Write => write.push(bare.run(Work::Transfer(XferOp::Write, None), &slot)?),
+                    Kind::WriteNote => noted.push(bare.run(Work::Transfer(XferOp::Write, Some(NOTE)), &slot)?),
                     Kind::Push => {
-                        let claim = Instant::now();
-                        let (place, pin) = room.claim(bytes as u64, 1, claim.into()).await?;
+                        let decoded = Instant::now();
+                        landings.expect_push();
+                        let (place, pin) = room.claim(bytes as u64, 1, decoded.into()).await?;
                         let descriptor = place.descriptor(&picture, 1, 10_000);
                         let mut edits = chat.edits();
                         chat.images[0].place.put_url(&mut edits, &descriptor.reference(&room.grant().key));
                         chat.images[0].place.put_uuid(&mut edits, &picture.media_id.to_string());
                         std::hint::black_box(edits.apply(&body));
+                        spin_until(decoded + DECODED_TO_PUSH);
                         let start = Instant::now();
                         let note = descriptor.landed_note();
                         let report =
                             agent.push(request(&slot, &peer_name, place.address(), note, Box::new(pin))).await?;
                         push.push(start.elapsed());
                         told.push(report.ended - start);
-                        claimed.push(report.ended - claim);
+                        room.used(place.generation());
+                    }
+                    Kind::Sudden => {
+                        let (place, pin) = room.claim(bytes as u64, 1, Instant::now().into()).await?;
+                        thread::sleep(ASLEEP);
+                        let note = place.descriptor(&picture, 1, 10_000).landed_note();
+                        let start = Instant::now();
+                        let report =
+                            agent.push(request(&slot, &peer_name, place.address(), note, Box::new(pin))).await?;
+                        sudden.push(report.ended - start);
                         room.used(place.generation());
                     }
                     Kind::HandedOver => handed.push(landed.push(&picture, &slot).await?),
@@ -147,7 +180,7 @@ async fn measure(python: &str) -> Result<(), Any> {
         let best = |times: &[Duration]| times.iter().min().copied().unwrap_or_default().as_secs_f64();
         let ratios = [&write, &noted].map(|bare| format!("{:.2}", best(&told) / best(bare)));
         print!("{:>5.1}", bytes as f64 / f64::from(1 << 20));
-        for times in [&mut memcpy, &mut read, &mut write, &mut noted, &mut told, &mut push, &mut claimed] {
+        for times in [&mut memcpy, &mut read, &mut write, &mut noted, &mut told, &mut push, &mut sudden] {
             print!(" {:>12}", show(times));
         }
         println!(" {:>9} {:>9} {:>15}", ratios[0], ratios[1], show(&mut handed));
@@ -199,7 +232,7 @@ fn print_inline(arena: &Arc<Arena>) -> Result<(), Any> {
         })
         .collect();
     println!("1080p into a request, inline: {} us", show(&mut times).trim());
-    let hop = time(|| drop(std::thread::spawn(|| ()).join()));
+    let hop = time(|| drop(thread::spawn(|| ()).join()));
     println!("a thread, for comparison: {:.0} us", hop.as_secs_f64() * 1e6);
     Ok(())
 }
@@ -223,6 +256,7 @@ enum Kind {
     Write,
     WriteNote,
     Push,
+    Sudden,
     HandedOver,
 }
 
@@ -241,21 +275,84 @@ impl Bare {
         Ok(Bare { agent })
     }
 
-    fn transfer(&self, operation: XferOp, slot: &Slot, peer: &Peer, note: Option<&str>) -> Result<Duration, Any> {
+    fn transfer(
+        &self,
+        operation: XferOp,
+        source: usize,
+        bytes: usize,
+        (peer, address): (&str, usize),
+        note: Option<&str>,
+    ) -> Result<Duration, NixlError> {
         let start = Instant::now();
         let mut local = XferDescList::new(MemType::Dram)?;
-        local.add_desc(slot.address(), slot.len(), 0);
+        local.add_desc(source, bytes, 0);
         let mut remote = XferDescList::new(MemType::Dram)?;
-        remote.add_desc(peer.address, slot.len(), 0);
+        remote.add_desc(address, bytes, 0);
         let mut options = OptArgs::new()?;
         if let Some(note) = note {
             options.set_notification_message(note.as_bytes())?;
             options.set_has_notification(true)?;
         }
-        let transfer = self.agent.create_xfer_req(operation, &local, &remote, &peer.name, Some(&options))?;
+        let transfer = self.agent.create_xfer_req(operation, &local, &remote, peer, Some(&options))?;
         self.agent.post_xfer_req(&transfer, Some(&options))?;
         while self.agent.get_xfer_status(&transfer)? == XferStatus::InProgress {}
         Ok(start.elapsed())
+    }
+}
+
+/// What the thread of the bare transfers does with a slot.
+#[derive(Debug, Clone, Copy)]
+enum Work {
+    Memcpy,
+    Transfer(XferOp, Option<&'static str>),
+}
+
+/// A thread that owns an agent and does what it is told, and no more.
+struct BareThread {
+    /// `None`: work will follow.
+    work: mpsc::Sender<Option<(Work, Slot)>>,
+    took: mpsc::Receiver<Result<Duration, NixlError>>,
+}
+
+impl BareThread {
+    fn start(bare: Bare, peer: &Peer) -> Self {
+        let (work, inbox) = mpsc::channel::<Option<(Work, Slot)>>();
+        let (reply, took) = mpsc::channel();
+        let (name, address) = (peer.name.clone(), peer.address);
+        thread::spawn(move || {
+            let mut copy = vec![0; ROOM];
+            while let Ok(expected) = inbox.recv() {
+                let next = || iter::repeat_with(|| inbox.try_recv()).find_map(Result::ok).flatten();
+                let Some((work, slot)) = expected.or_else(next) else { continue };
+                let took = match work {
+                    Work::Memcpy => Ok({
+                        let took = time(|| copy[..slot.len()].copy_from_slice(&slot));
+                        std::hint::black_box(&copy);
+                        took
+                    }),
+                    Work::Transfer(operation, note) => {
+                        bare.transfer(operation, slot.address(), slot.len(), (&name, address), note)
+                    }
+                };
+                let _ = reply.send(took);
+            }
+        });
+        BareThread { work, took }
+    }
+
+    /// What it took by itself; the thread is awake when it gets the work.
+    fn run(&self, work: Work, slot: &Slot) -> Result<Duration, Any> {
+        let announced = Instant::now();
+        self.work.send(None)?;
+        spin_until(announced + DECODED_TO_PUSH);
+        self.work.send(Some((work, slot.clone())))?;
+        Ok(self.took.recv()??)
+    }
+}
+
+fn spin_until(then: Instant) {
+    while Instant::now() < then {
+        std::hint::spin_loop();
     }
 }
 
@@ -304,7 +401,7 @@ fn be_peer() -> Result<(), Any> {
     loop {
         let mut notes = nixl_sys::NotificationMap::new()?;
         bare.agent.get_notifications(&mut notes, None)?;
-        std::thread::sleep(Duration::from_millis(100));
+        thread::sleep(Duration::from_millis(100));
         if std::os::unix::process::parent_id() == 1 {
             return Ok(());
         }
@@ -333,7 +430,7 @@ impl Standin {
             }
         }
         // Its log is read on, so that it never blocks.
-        std::thread::spawn(move || lines.for_each(drop));
+        thread::spawn(move || lines.for_each(drop));
         Ok(Standin { process, url: url.unwrap_or_default() })
     }
 }

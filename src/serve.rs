@@ -103,6 +103,7 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
     let admin = listen::bind(args.listening.admin_listen).await?;
     let stop = CancellationToken::new();
     let interval = Duration::from_millis(args.fleet.health_interval_ms);
+    let landings = transfers.as_ref().map(|transfers| transfers.landings.clone()).unwrap_or_default();
     let settings = MonitorSettings { client: client.clone(), transfers, interval };
     let monitors = tokio::spawn(monitor::watch(registry.changes(), settings, stop.clone()));
 
@@ -113,6 +114,7 @@ pub async fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
         router,
         client,
         loader,
+        landings,
         url_names: args.images.url_names(),
         fetcher,
         pass_other_media: args.images.pass_other_media,

@@ -214,3 +214,14 @@ def test_memory_that_is_not_there_is_said_in_a_line_and_not_taken(tmp_path: Path
     with pytest.raises(SettingError, match="2 MiB are available"):
         memory.LandingMemory(3 << 20)
     assert memory.LandingMemory(1 << 20).size == 1 << 20
+
+
+def test_landing_memory_asks_for_huge_pages():
+    landing = memory.LandingMemory(4 << 20)
+    maps = Path("/proc/self/smaps").read_text().splitlines()
+    begins = [at for at, line in enumerate(maps) if line.startswith(f"{landing.address:x}-")]
+    assert len(begins) == 1
+    flags = next(line for line in maps[begins[0] :] if line.startswith("VmFlags:"))
+    if not Path("/sys/kernel/mm/transparent_hugepage").exists():
+        pytest.skip("this kernel has none")
+    assert "hg" in flags.split()

@@ -21,6 +21,7 @@ use crate::{
     memory::Budget,
     model::Models,
     routing::Router,
+    transfer::Landings,
     worker::{Registry, WorkerClient},
 };
 
@@ -35,6 +36,8 @@ pub struct Inner {
     pub client: WorkerClient,
     /// In frontend decoding; `None` in passthrough mode.
     pub loader: Option<MediaLoader>,
+    /// What workers granted; nothing where there is no NIXL.
+    pub landings: Arc<Landings>,
     /// Judges the URLs that pass to workers, and fetches video and audio.
     pub fetcher: Arc<Fetcher>,
     /// In frontend decoding, whether video and audio go to workers.

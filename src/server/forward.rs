@@ -163,6 +163,10 @@ async fn load(
     let about = |index: usize, error: &dyn Fault| about_image(index, &client.images[index].param, error);
     let loaded = loaded.map_err(|LoadError { index, error }| about(index, &*error))?;
     stages.loaded(loaded.iter().map(|loaded| loaded.times));
+    // What was decoded just now is most likely on no worker.
+    if loaded.iter().any(|image| image.is_new()) {
+        app.landings.expect_push();
+    }
     let others = others::fetch(app, client, Instant::now() + app.limits.admission_timeout).await?;
     Ok(Loaded { media: loaded.into_iter().map(|loaded| loaded.media).collect(), others })
 }

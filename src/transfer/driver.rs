@@ -4,9 +4,9 @@
 //! picture does not stall the rest, polls what is in flight, and drains notifications (NIXL keeps them without limit). With
 //! nothing to do it sleeps.
 //!
-//! Waking a thread takes as long as writing some hundred kilobytes. So a place on a worker that is claimed wakes it, since a push
-//! will follow once the request is written anew, and it looks for that, and for more after each push, for a moment without
-//! sleeping.
+//! Waking a thread takes as long as writing some hundred kilobytes. So whoever sees that a push will follow wakes it before: when a
+//! picture was decoded, and, for those that were in the cache, when a place on a worker is claimed. It looks for the push, and for
+//! more after each, for a moment without sleeping.
 //!
 //! A push that missed its deadline is reported, but its source stays pinned until NIXL says that the transfer ended, or
 //! its peer is given up: dropping the request stops nothing, and reusing the memory would send another picture's bytes.
@@ -36,6 +36,9 @@ const PIECES_IN_FLIGHT: usize = 2;
 /// How often notifications are drained: while somebody waits for one, and otherwise.
 const DRAIN_AWAITED: Duration = Duration::from_millis(2);
 const DRAIN_IDLE: Duration = Duration::from_millis(100);
+
+/// A push that is expected does not wait for a drain, unless the last one was so long ago.
+const DRAIN_LATEST: Duration = Duration::from_millis(4);
 
 /// How long it looks without sleeping for the end of a transfer or a push that was announced, and for more work after some.
 const SPIN_EXPECTING: Duration = Duration::from_micros(200);
@@ -119,7 +122,8 @@ impl Driver {
             if moved {
                 spin_until = self.spin_for(if self.jobs.is_empty() { SPIN_AFTER_WORK } else { SPIN_EXPECTING });
             }
-            if last_drain.elapsed() >= DRAIN_AWAITED {
+            let now = Instant::now();
+            if now - last_drain >= if now < spin_until { DRAIN_LATEST } else { DRAIN_AWAITED } {
                 self.drain();
                 last_drain = Instant::now();
             }

@@ -343,7 +343,7 @@ impl Drop for LandingSlot {
     }
 }
 
-/// Which landing a notification is about: the books of all grants by the agent that speaks.
+/// The books of all grants, by the agent that owns the memory: which of them a notification is about.
 #[derive(Debug, Default)]
 pub struct Landings {
     by_peer: Mutex<HashMap<Arc<str>, Weak<Landing>>>,
@@ -354,6 +354,18 @@ impl Landings {
         let mut by_peer = self.by_peer.lock().unwrap_or_else(PoisonError::into_inner);
         by_peer.retain(|_, landing| landing.strong_count() > 0);
         by_peer.insert(landing.grant.peer.clone(), Arc::downgrade(landing));
+    }
+
+    /// Says that a push into one of them will follow in a moment.
+    pub fn expect_push(&self) {
+        let any = {
+            let by_peer = self.by_peer.lock().unwrap_or_else(PoisonError::into_inner);
+            by_peer.values().find_map(Weak::upgrade)
+        };
+        // All have the same agent.
+        if let Some(landing) = any {
+            landing.agent.expect_push();
+        }
     }
 
     /// Takes a notification of a worker's lander; what is not understood is dropped.

@@ -93,6 +93,13 @@ pub struct Loaded {
     pub times: LoadTimes,
 }
 
+impl Loaded {
+    /// Whether it was decoded for this request.
+    pub fn is_new(&self) -> bool {
+        !self.times.decode.is_zero()
+    }
+}
+
 /// See the module's documentation. Cheap to clone.
 #[derive(Clone)]
 pub struct MediaLoader(Arc<Loader>);
