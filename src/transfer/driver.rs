@@ -37,7 +37,7 @@ const PIECES_IN_FLIGHT: usize = 2;
 const DRAIN_AWAITED: Duration = Duration::from_millis(2);
 const DRAIN_IDLE: Duration = Duration::from_millis(100);
 
-/// A push that is expected does not wait for a drain, unless the last one was so long ago.
+/// A push that is expected does not wait for a drain, unless they have been put off for so long.
 const DRAIN_LATEST: Duration = Duration::from_millis(4);
 
 /// How long it looks without sleeping for the end of a transfer or a push that was announced, and for more work after some.
@@ -91,6 +91,7 @@ impl Driver {
 
     pub(super) fn run(mut self) {
         let mut last_drain = Instant::now();
+        let mut woken = last_drain;
         let mut spin_until = last_drain;
         let mut moved = false;
         loop {
@@ -104,7 +105,9 @@ impl Driver {
                 } else {
                     DRAIN_IDLE
                 };
-                self.inbox.recv_timeout(pause).map_err(|error| error == RecvTimeoutError::Disconnected)
+                let command = self.inbox.recv_timeout(pause);
+                woken = Instant::now();
+                command.map_err(|error| error == RecvTimeoutError::Disconnected)
             };
             match command {
                 Ok(command) => {
@@ -123,7 +126,11 @@ impl Driver {
                 spin_until = self.spin_for(if self.jobs.is_empty() { SPIN_AFTER_WORK } else { SPIN_EXPECTING });
             }
             let now = Instant::now();
-            if now - last_drain >= if now < spin_until { DRAIN_LATEST } else { DRAIN_AWAITED } {
+            let due = match now < spin_until {
+                true => woken.max(last_drain) + DRAIN_LATEST,
+                false => last_drain + DRAIN_AWAITED,
+            };
+            if now >= due {
                 self.drain();
                 last_drain = Instant::now();
             }
