@@ -57,7 +57,24 @@ impl Fault for JsonError {
 
     fn public(&self) -> Cow<'static, str> {
         // Positions and our own words only: nothing of the body is repeated.
-        Cow::Owned(self.to_string())
+        match self {
+            JsonError::NotUtf8 => "The body is not UTF-8.".into(),
+            JsonError::Syntax { at, expected } => {
+                format!("The body is not valid JSON: at byte {at}, {expected} was expected.").into()
+            }
+            JsonError::TooDeep { at } => {
+                format!("The body is JSON nested deeper than {MAX_DEPTH} levels, at byte {at}.").into()
+            }
+            JsonError::LongEscapes { at } => format!(
+                "At byte {at} a string with escapes is longer than {MAX_UNESCAPED_BYTES} bytes where a short one is expected."
+            )
+            .into(),
+            JsonError::Trailing { at } => format!("Other bytes follow the JSON value, at byte {at}.").into(),
+            JsonError::Duplicate { key, at } => {
+                format!("The key `{key}` occurs twice in one object, at byte {at}.").into()
+            }
+            JsonError::Type { what, at, expected } => format!("At byte {at}, `{what}` must be {expected}.").into(),
+        }
     }
 }
 
@@ -362,6 +379,23 @@ mod tests {
             Just("e"),
         ];
         proptest::collection::vec(fragment, 0..12).prop_map(|parts| parts.concat())
+    }
+
+    #[test]
+    fn what_a_client_reads_is_a_sentence() {
+        let errors = [
+            JsonError::NotUtf8,
+            JsonError::Syntax { at: 1, expected: "a value" },
+            JsonError::TooDeep { at: 1 },
+            JsonError::LongEscapes { at: 1 },
+            JsonError::Trailing { at: 1 },
+            JsonError::Duplicate { key: "model", at: 1 },
+            JsonError::Type { what: "model", at: 1, expected: "a string" },
+        ];
+        for error in errors {
+            let public = error.public();
+            assert!(public.starts_with(char::is_uppercase) && public.ends_with('.'), "{public}");
+        }
     }
 
     proptest! {
