@@ -5,7 +5,6 @@ faults all of it in at once, so that a machine which lacks the memory says so at
 processes map it read-only, for they have no business writing there.
 """
 
-import contextlib
 import ctypes
 import errno
 import fcntl
@@ -45,7 +44,7 @@ class LandingMemory:
         self._map = mmap.mmap(self.fd, size)
         # The kernel looks up each page that another process writes to: with 512 times fewer a push is much faster.
         # It gives huge ones where transparent_hugepage/shmem_enabled is "advise", "within_size" or "always".
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             self._map.madvise(mmap.MADV_HUGEPAGE)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
         try:
