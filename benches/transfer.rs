@@ -4,10 +4,11 @@
 //! The bare transfers are of the same bytes, from the same memory (the arena, registered with a second agent) into the same
 //! memory of a peer; a thread that does nothing else makes the descriptors, posts, and polls without a pause until the transfer has
 //! ended. It is awake when its time begins. Another thread has just written the picture, as a decoder does, so that nobody finds it
-//! in its core's own cache. *WRITE* is without a notification, *WRITE, note* with one. *Told* is ours, from where the gateway's push begins until the NIXL thread knows
-//! that all is there and the notification sent, from when on nobody on the worker's side waits; *push* until whoever pushed knows.
-//! As in the gateway the NIXL thread was told before that a picture is decoded, a place claimed and the request written anew; with
-//! *sudden* nobody told it, so that it sleeps. The order of the seven changes from round to round.
+//! in its core's own cache. *WRITE* is without a notification, and tells nobody; *WRITE, note* is with one, after another with one.
+//! *Told* is ours, from where the gateway's push begins until the NIXL thread knows that all is there, and the mark that tells the
+//! worker so; *push* until whoever pushed knows. As in the gateway the NIXL thread was told before that a picture is decoded, a place
+//! claimed and the request written anew; with *sudden* nobody told it, so that it sleeps. The order of the seven changes from round
+//! to round.
 //!
 //! `PYTHON=.venv/bin/python cargo bench --bench transfer`, with a Python that has `mediagate_vllm` (or PYTHONPATH=python) and
 //! NIXL. All of one run, interleaved, the best and the median of many rounds. The peer of the bare transfers is this program, started
@@ -34,6 +35,7 @@ use mediagate::{
         agent::{ArenaMemory, PushRequest},
         library::NixlLibrary,
         mac::Key,
+        mark::Mark,
     },
     worker::{
         Registry, Worker, WorkerClient,
@@ -44,7 +46,7 @@ use mediagate::{
 use nixl_sys::{Agent, AgentConfig, MemType, NixlError, OptArgs, ThreadSync, XferDescList, XferOp, XferStatus};
 use rand::seq::SliceRandom;
 
-const ROUNDS: usize = 60;
+const ROUNDS: usize = 200;
 /// Squares of about 1, and of 3 and 12 MiB.
 const SIDES: [u32; 3] = [591, 1024, 2048];
 const ROOM: usize = 16 << 20;
@@ -129,13 +131,10 @@ async fn measure(python: &str) -> Result<(), Any> {
         for _ in 0..ROUNDS {
             order.shuffle(&mut rand::rng());
             for kind in order {
-                // A note that was sent must have been taken before the next transfer ends, over some lanes. Before each of ours
-                // goes one of ours.
-                let before = arena.allocate(BEFORE_BYTES).ok_or("the arena is too small")?.freeze();
-                match kind {
-                    Kind::Read | Kind::Write => drop(bare.run(Work::Transfer(XferOp::Write, None), &before)?),
-                    Kind::WriteNote => drop(bare.run(Work::Transfer(XferOp::Write, Some(NOTE)), &before)?),
-                    Kind::Memcpy | Kind::Push | Kind::Sudden | Kind::HandedOver => (),
+                if let Kind::WriteNote = kind {
+                    // A note that was sent must have been taken before the next transfer ends, over some lanes.
+                    let before = arena.allocate(BEFORE_BYTES).ok_or("the arena is too small")?.freeze();
+                    bare.run(Work::Transfer(XferOp::Write, Some(NOTE)), &before)?;
                 }
                 let mut slot = arena.allocate(bytes).ok_or("the arena is too small")?;
                 slot.copy_from_slice(&pixels);
@@ -156,9 +155,9 @@ async fn measure(python: &str) -> Result<(), Any> {
                         std::hint::black_box(edits.apply(&body));
                         spin_until(decoded + DECODED_TO_PUSH);
                         let start = Instant::now();
-                        let note = descriptor.landed_note();
+                        let mark = descriptor.mark(&room.grant().key);
                         let report =
-                            agent.push(request(&slot, &peer_name, place.address(), note, Box::new(pin))).await?;
+                            agent.push(request(&slot, &peer_name, place.address(), mark, Box::new(pin))).await?;
                         push.push(start.elapsed());
                         told.push(report.ended - start);
                         room.used(place.generation());
@@ -166,10 +165,10 @@ async fn measure(python: &str) -> Result<(), Any> {
                     Kind::Sudden => {
                         let (place, pin) = room.claim(bytes as u64, 1, Instant::now().into()).await?;
                         thread::sleep(ASLEEP);
-                        let note = place.descriptor(&picture, 1, 10_000).landed_note();
+                        let mark = place.descriptor(&picture, 1, 10_000).mark(&room.grant().key);
                         let start = Instant::now();
                         let report =
-                            agent.push(request(&slot, &peer_name, place.address(), note, Box::new(pin))).await?;
+                            agent.push(request(&slot, &peer_name, place.address(), mark, Box::new(pin))).await?;
                         sudden.push(report.ended - start);
                         room.used(place.generation());
                     }
@@ -190,9 +189,17 @@ async fn measure(python: &str) -> Result<(), Any> {
     Ok(())
 }
 
-fn request(slot: &Slot, peer: &Arc<str>, address: u64, note: String, hold: Box<dyn Send>) -> PushRequest {
+fn request(slot: &Slot, peer: &Arc<str>, address: u64, mark: Mark, hold: Box<dyn Send>) -> PushRequest {
     let deadline = Instant::now() + Duration::from_secs(10);
-    PushRequest { source: slot.clone(), peer: peer.clone(), address, note, deadline, hold }
+    PushRequest {
+        source: slot.clone(),
+        peer: peer.clone(),
+        address,
+        mark: Some(mark),
+        keeps_order: true,
+        deadline,
+        hold,
+    }
 }
 
 /// References by how many pictures are cached, that is, pushed before.
@@ -475,8 +482,7 @@ impl LandingPlace {
         let descriptor = place.descriptor(picture, 1, 10_000);
         let Grant { peer, key, .. } = self.landing.grant();
         let start = Instant::now();
-        let push =
-            self.landing.agent().push(request(slot, peer, place.address(), descriptor.landed_note(), Box::new(pin)));
+        let push = self.landing.agent().push(request(slot, peer, place.address(), descriptor.mark(key), Box::new(pin)));
         let url = descriptor.reference(key);
         let (pushed, seen) = tokio::join!(push, attach::probe(&self.worker, &self.client, self.landing.grant(), &url));
         pushed?;

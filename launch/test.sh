@@ -55,7 +55,7 @@ check() {
     rust)
         # Transfers once more without the lanes that only processes of one machine have.
         cargo test --release --locked --no-fail-fast &&
-            UCX_TLS=tcp,self cargo test --release --locked --test gateway -- landing:: pushed_requests:: stalls::
+            UCX_TLS=tcp,self cargo test --release --locked --test gateway -- landing:: pieces:: pushed_requests:: stalls::
         ;;
     python-checks) "$root/.venv/bin/ruff" check . && "$root/.venv/bin/ruff" format --check . ;;
     python) (cd python && "$python" -m pytest tests --tb=short) ;;

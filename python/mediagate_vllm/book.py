@@ -4,15 +4,16 @@ A grant lives as long as its lease is renewed. A lost lease, a detach, or its ga
 references are `gone` at once, but its range stays untouched for a grace time, since a WRITE that its gateway had posted
 cannot be called back. A write later than that costs a refused copy (the hash tells), never a wrong pixel.
 
-No I/O and no clock of its own: time comes in as an argument, notifications to gateways go out through `tell`.
+No I/O and no clock of its own: time comes in as an argument, notifications to gateways go out through `tell`, and
+whether a mark is there is asked of `reads`.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from .errors import Refused
+from .marks import behind, mark, slot_bytes
 from .pushes import Pushes
 from .ranges import Range, Ranges
 from .references import PAGE_BYTES, Reference, parse
@@ -36,6 +37,9 @@ class Claim:
     """One use of one push, on behalf of an API process. `settle` is called once unless the claim is given up."""
 
     reference: Reference
+    mark_at: int
+    """Where the mark of its push will stand, in the landing memory."""
+    mark: bytes
     settle: Callable[[Place | Refused], None]
     deadline: float
     state: State = State.OVER
@@ -66,6 +70,7 @@ class Book:
         lease_seconds: float,
         grace_seconds: float,
         tell: Callable[[str, str], None],
+        reads: Callable[[int, bytes], bool],
         freed: Callable[[Grant], None] = lambda _: None,
     ) -> None:
         self.worker = worker
@@ -74,7 +79,7 @@ class Book:
         self.grants: dict[int, Grant] = {}
         self._grant_bytes = grant_bytes
         self._grace_seconds = grace_seconds
-        self._tell, self._freed = tell, freed
+        self._tell, self._reads, self._freed = tell, reads, freed
         self._ranges = Ranges(landing_bytes)
         self._resting: list[Grant] = []  # retired, their ranges not free yet
         self._last_id = 0
@@ -128,17 +133,28 @@ class Book:
         grant = self.find(ref.worker, ref.grant)
         if not ref.is_authentic(grant.key):
             raise Refused("bad", "the reference is not authentic")
-        if ref.offset % PAGE_BYTES or ref.offset + ref.length > grant.range.length:
+        if ref.offset % PAGE_BYTES or ref.offset + slot_bytes(ref.length) > grant.range.length:
             raise Refused("bad", "the slot is not within the grant, or not aligned")
         if len(self.waiting) >= MAX_WAITING:
             raise Refused("late", "too many requests wait for pixels")
-        claim = Claim(ref, settle, now + ref.wait_ms / 1000, grant=grant)
-        if grant.pushes.claim(ref.generation, (ref.offset, ref.length), ref.uses, claim):
-            self._hand_over(claim)
-        else:
-            claim.state = State.WAITING
-            self.waiting.add(claim)
+        claim = Claim(
+            ref,
+            grant.range.offset + ref.offset + behind(ref.length),
+            mark(grant.key, grant.id, ref.generation, ref.offset, ref.length),
+            settle,
+            now + ref.wait_ms / 1000,
+            grant=grant,
+        )
+        grant.pushes.claim(ref.generation, ref.uses, claim)
+        claim.state = State.WAITING
+        self.waiting.add(claim)
+        self._look_for(claim)
         return claim
+
+    def look(self) -> None:
+        """Whether what claims wait for is there by now."""
+        for claim in list(self.waiting):
+            self._look_for(claim)
 
     def copied(self, claim: Claim) -> None:
         """The copy of a claim that was settled with a place has ended: that use of the slot is the gateway's again."""
@@ -165,22 +181,6 @@ class Book:
 
     # Events
 
-    def notification(self, agent: str, text: bytes) -> None:
-        """`L GRANT GENERATION OFFSET LENGTH`, of the agent that was granted; all else changes nothing."""
-        with suppress(ValueError):
-            kind, *numbers = text.split(b" ")
-            if kind != b"L" or len(text) > 100:
-                return
-            number, generation, offset, length = _naturals(numbers)
-            grant = self.grants.get(number)
-            if grant is None or grant.agent != agent or not 0 < generation < 1 << 64:
-                return
-            ready, wrong = grant.pushes.landed(generation, (offset, length))
-            for claim in ready:
-                self._hand_over(claim)
-            for claim in wrong:
-                self._refuse(claim, Refused("stale", "other pixels landed"))
-
     def tick(self, now: float) -> None:
         """Whatever time alone brings: waits that run out, leases that are lost, ranges that are free again."""
         for claim in [c for c in self.waiting if c.deadline <= now]:
@@ -196,8 +196,10 @@ class Book:
 
     # Settling
 
-    def _hand_over(self, claim: Claim) -> None:
-        assert claim.grant is not None
+    def _look_for(self, claim: Claim) -> None:
+        if claim.state is not State.WAITING or claim.grant is None or not self._reads(claim.mark_at, claim.mark):
+            return
+        claim.grant.pushes.landed(claim.reference.generation, claim)
         self.waiting.discard(claim)
         claim.state = State.COPYING
         claim.settle((claim.grant.range.offset + claim.reference.offset, claim.reference.length))
@@ -206,10 +208,3 @@ class Book:
         self.waiting.discard(claim)
         claim.state = State.OVER
         claim.settle(refusal)
-
-
-def _naturals(fields: list[bytes]) -> Iterator[int]:
-    for field_ in fields:
-        if not field_.isdigit():
-            raise ValueError(field_)
-        yield int(field_)

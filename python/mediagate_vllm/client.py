@@ -55,7 +55,6 @@ class Client(wire.Frames):
             else:
                 self._answer(ident, ok=outcome)
 
-        self._lander.pump()  # what this claim wants may be there already
         try:
             if len(self._claims) >= MAX_CLAIMS:
                 raise Refused("late", "too many claims")
@@ -69,7 +68,6 @@ class Client(wire.Frames):
     async def _call(self, message: wire.Message) -> None:
         ident = message["id"]
         try:
-            self._lander.pump()
             door = self._lander.door
             answer = await door.call(message["path"], message["body"], message["mac"], message["local"])
             self._answer(ident, ok={"body": answer.body, "mac": answer.mac})

@@ -20,7 +20,7 @@ from .host import whereabouts
 from .macs import grant_key, mac, same
 from .nonces import Nonces
 
-PROTOCOL = 1
+PROTOCOL = 2
 PREFIX = "/mediagate/attach"
 CALLS = (PREFIX + "/hello", PREFIX, "/mediagate/renew", "/mediagate/void", "/mediagate/detach")
 PROBE = "/mediagate/probe"

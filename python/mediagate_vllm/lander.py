@@ -4,8 +4,8 @@
 process of its own so that a crash inside NIXL costs a moment of inline images and not the vLLM server, and so that its
 polling never shares a GIL with vLLM's event loop. It imports NIXL's bindings, numpy, blake3; never torch, never vLLM.
 
-One thread, one event loop. Notifications are polled, since NIXL has no descriptor to wait on: quickly while a claim
-waits, seldom otherwise, but always, because NIXL keeps unread ones without bound.
+One thread, one event loop. While a claim waits, the place where its mark will stand is looked at again and again.
+NIXL's notifications are drained now and then: gateways send none, but NIXL keeps unread ones without bound.
 
 It dies with its parent: stdin ends, or the kernel sends the death signal. SIGINT and SIGTERM are ignored, so that a
 signal to the whole process group leaves the lander up while vLLM finishes its requests.
@@ -36,7 +36,8 @@ from .settings import SettingError
 EAGER_POLL_SECONDS = 0.0002
 EAGER_FOR_SECONDS = 0.02
 WAITING_POLL_SECONDS = 0.001
-IDLE_POLL_SECONDS = 0.1
+IDLE_POLL_SECONDS = DRAIN_SECONDS = 0.1
+POLL_SECONDS_PER_CLAIM = 5e-6  # however many wait, looking takes a part of the time
 TICK_SECONDS = 0.005
 EXIT_IN_VAIN = 78  # EX_CONFIG: no NIXL here, or no such key file; starting again will not help
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_TIMERSLACK = 1, 15, 29
@@ -98,6 +99,7 @@ class Lander:
             lease_seconds=settings["lease_seconds"],
             grace_seconds=settings["grace_seconds"],
             tell=self.landing.tell,
+            reads=self.landing.memory.reads,
             freed=self._freed,
         )
         secret = _secret(settings["attach_key_file"])
@@ -111,7 +113,7 @@ class Lander:
         )
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self._last_wait = self._last_tick = clock()
+        self._last_wait = self._last_tick = self._last_drain = clock()
 
     def _freed(self, grant: Grant) -> None:
         self.landing.close(grant)
@@ -120,11 +122,14 @@ class Lander:
             self.landing.forget_peer(grant.agent)
 
     def poll(self) -> None:
-        """Look for notifications and at the clock, now and again and again."""
+        """Look for marks and at the clock, now and again and again."""
         if self._timer is not None:
             self._timer.cancel()
-        self.pump()
+        self.book.look()
         now = clock()
+        if now - self._last_drain >= DRAIN_SECONDS:
+            self._last_drain = now
+            self._drain()
         if now - self._last_tick >= TICK_SECONDS:
             self._last_tick = now
             self.book.tick(now)
@@ -134,18 +139,13 @@ class Lander:
             wait = EAGER_POLL_SECONDS
         else:
             wait = WAITING_POLL_SECONDS
-        self._timer = self._loop.call_later(wait, self.poll)
+        self._timer = self._loop.call_later(max(wait, len(self.book.waiting) * POLL_SECONDS_PER_CLAIM), self.poll)
 
-    def pump(self) -> None:
-        """Take in what has arrived."""
+    def _drain(self) -> None:
         try:
-            arrived = self.landing.agent.notifications()
+            self.landing.agent.notifications()
         except Exception:
-            log.exception("NIXL lost notifications")
-            return
-        for agent, texts in arrived.items():
-            for text in texts:
-                self.book.notification(agent, text)
+            log.exception("NIXL gives no notifications")
 
     def hurry(self) -> None:
         """A claim waits: look for its pixels more often."""

@@ -55,6 +55,10 @@ class LandingMemory:
             # An older kernel.
             np.frombuffer(self._map, np.uint8)[:: mmap.PAGESIZE] = 0
 
+    def reads(self, offset: int, text: bytes) -> bool:
+        """Whether these bytes are at this offset."""
+        return self._map[offset : offset + len(text)] == text
+
 
 def available_bytes() -> int | None:
     """Memory that this process could still have, of the machine and of its container; None where nobody tells."""

@@ -1,10 +1,8 @@
 """What has become of each push (generation) into one grant.
 
-    never seen --L--> landed --claim--> copying --over--> (after the last use) finished
-        |               |
-        +--- claim --> waiting --L--> copying
-        |               |
-        +---- void, or a wait that ran out ----> closed: no new use; finished when the last copy in progress ends
+    never seen --claim--> waiting --its mark is there--> copying --over--> (after the last use) finished
+        |                    |
+        +--------------------+-- void, or a wait that ran out --> closed: no new use; finished when the last copy ends
 
 A push is named by one or more uses. Each use is claimed once, and is over once: copied, or left while it waited.
 A finished generation is never served again. It is remembered as a floor (all below are finished) and a set above it,
@@ -22,19 +20,16 @@ MAX_FINISHED = 4096
 MAX_LIVE = 4096
 
 Claim = TypeVar("Claim")
-Place = tuple[int, int]
-"""Where a push lies: (offset in the grant, length), bytes."""
 
 
 @dataclass(slots=True)
 class Push(Generic[Claim]):
-    place: Place | None = None
     uses: int | None = None
     claimed: int = 0
     copying: int = 0
     over: int = 0
     closed: bool = False
-    waiting: list[tuple[Claim, Place]] = field(default_factory=list)
+    waiting: list[Claim] = field(default_factory=list)
 
 
 class Pushes(Generic[Claim]):
@@ -56,8 +51,8 @@ class Pushes(Generic[Claim]):
     def copying(self) -> int:
         return sum(p.copying for p in self.live.values())
 
-    def claim(self, generation: int, place: Place, uses: int, claim: Claim) -> bool:
-        """One use begins. True: copy now. False: `claim` waits, until `landed`, `leave` or `close` names it."""
+    def claim(self, generation: int, uses: int, claim: Claim) -> None:
+        """One use begins. `claim` waits, until `landed`, `leave` or `close` names it."""
         if self.is_finished(generation):
             raise Refused("stale", "this push is over")
         push = self.live.get(generation)
@@ -71,36 +66,15 @@ class Pushes(Generic[Claim]):
             raise Refused("bad", "another number of uses than before")
         if push.claimed >= uses:
             raise Refused("stale", "all uses of this push are taken")
-        if push.place is not None and push.place != place:
-            raise Refused("stale", "other pixels landed")
         push.uses = uses
         push.claimed += 1
-        if push.place is None:
-            push.waiting.append((claim, place))
-            return False
-        push.copying += 1
-        return True
+        push.waiting.append(claim)
 
-    def landed(self, generation: int, place: Place) -> tuple[list[Claim], list[Claim]]:
-        """All bytes are there. Answers the claims that may copy now, and those that wanted another place (stale)."""
-        if self.is_finished(generation):
-            return [], []
-        push = self.live.get(generation)
-        if push is None:
-            if not self._make_room():
-                self._finish(generation)
-                return [], []
-            push = self.live[generation] = Push()
-        if push.closed or push.place is not None:
-            return [], []
-        push.place = place
-        ready = [c for c, wanted in push.waiting if wanted == place]
-        wrong = [c for c, wanted in push.waiting if wanted != place]
-        push.waiting.clear()
-        push.copying += len(ready)
-        push.over += len(wrong)
-        self._settle(generation, push)
-        return ready, wrong
+    def landed(self, generation: int, claim: Claim) -> None:
+        """What a waiting claim wants is there: it copies."""
+        push = self.live[generation]
+        push.waiting.remove(claim)
+        push.copying += 1
 
     def copied(self, generation: int) -> None:
         """The copy of one use has ended, whatever it held."""
@@ -112,7 +86,7 @@ class Pushes(Generic[Claim]):
     def leave(self, generation: int, claim: Claim) -> None:
         """A claim that waited waits no more: that use is over."""
         push = self.live[generation]
-        push.waiting = [(c, place) for c, place in push.waiting if c is not claim]
+        push.waiting.remove(claim)
         push.over += 1
         self._settle(generation, push)
 
@@ -122,8 +96,7 @@ class Pushes(Generic[Claim]):
             return []
         push = self.live.setdefault(generation, Push())
         push.closed = True
-        waiting = [c for c, _ in push.waiting]
-        push.waiting.clear()
+        waiting, push.waiting = push.waiting, []
         push.over += len(waiting)
         self._settle(generation, push)
         return waiting
@@ -150,7 +123,7 @@ class Pushes(Generic[Claim]):
             self.above.discard(self.floor)
 
     def _make_room(self) -> bool:
-        """Beyond the bound the oldest push that nobody has asked for makes way."""
+        """Beyond the bound the oldest push of which nobody wants more just now makes way."""
         if len(self.live) < self._max_live:
             return True
         idle = next((g for g, p in self.live.items() if not p.waiting and not p.copying), None)

@@ -31,7 +31,7 @@ class Worker:
 
     def wait_for_lander(self, other_than: str = "") -> str:
         """Until a lander is up; its incarnation."""
-        fields = {"protocol": 1, "gateway": "0" * 16, "nonce": "0" * 64}
+        fields = {"protocol": 2, "gateway": "0" * 16, "nonce": "0" * 64}
         answer: dict = {}
 
         def up() -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 from mediagate_vllm import macs
 from mediagate_vllm.agent import Agent
 from mediagate_vllm.content import content_hash
+from mediagate_vllm.marks import behind, mark
 from mediagate_vllm.references import SCHEME, reference_mac
 
 ARENA_BYTES = 16 << 20
@@ -41,13 +42,18 @@ class Attached:
         self.generation += 1
         return self.generation
 
-    def write(self, pixels: np.ndarray, offset: int = 0, notify: str | None = None) -> None:
-        self.gateway.write(pixels, self.address + offset, self.answer["agent"], notify)
+    def write(self, data: np.ndarray, offset: int = 0) -> None:
+        self.gateway.write(data, self.address + offset, self.answer["agent"])
+
+    def write_mark(self, length: int, generation: int, offset: int = 0) -> None:
+        text = mark(self.key, self.id, generation, offset, length)
+        self.write(np.frombuffer(text, np.uint8), offset + behind(length))
 
     def push(self, pixels: np.ndarray, offset: int = 0, generation: int | None = None) -> int:
-        """WRITE and notify; the generation."""
+        """WRITE pixels, then their mark; the generation."""
         generation = generation or self.next_generation()
-        self.write(pixels, offset, f"L {self.id} {generation} {offset} {pixels.nbytes}")
+        self.write(pixels, offset)
+        self.write_mark(pixels.nbytes, generation, offset)
         return generation
 
     def reference(self, pixels: np.ndarray, generation: int, offset: int = 0, **changes: object) -> str:
@@ -129,7 +135,7 @@ class Gateway:
         return answer.status_code, answer.json()
 
     def hello(self, nonce: str) -> dict:
-        fields = {"protocol": 1, "gateway": self.incarnation, "nonce": nonce}
+        fields = {"protocol": 2, "gateway": self.incarnation, "nonce": nonce}
         status, answer = self.post("/mediagate/attach/hello", fields)
         assert status == 200, answer
         proof = macs.mac(
@@ -140,7 +146,7 @@ class Gateway:
 
     def attach_body(self, nonce: str, hello: dict, **changes: object) -> str:
         return json.dumps({
-            "protocol": 1,
+            "protocol": 2,
             "gateway": self.incarnation,
             "nonce": nonce,
             "worker": hello["worker"],
@@ -168,7 +174,7 @@ class Gateway:
         self.agent.add_peer(base64.b64decode(fields["metadata"]))
         attached = Attached(self, fields, key)
         self.grants.append(attached)
-        self.write(np.zeros(1, np.uint8), attached.address, fields["agent"], f"W {attached.id}")
+        attached.write(np.zeros(1, np.uint8))
         return attached
 
     def chat(self, *parts: dict, **fields: object) -> tuple[int, dict]:
@@ -185,13 +191,13 @@ class Gateway:
 
     # NIXL
 
-    def write(self, pixels: np.ndarray, address: int, peer: str, notify: str | None) -> None:
-        flat = pixels.reshape(-1)
+    def write(self, data: np.ndarray, address: int, peer: str) -> None:
+        flat = data.reshape(-1)
         self.arena[: flat.size] = flat
         b, raw = self.agent._b, self.agent._raw
         local = b.nixlXferDList(b.DRAM_SEG, [(self.arena.ctypes.data, flat.size, 0)])
         remote = b.nixlXferDList(b.DRAM_SEG, [(address, flat.size, 0)])
-        request = raw.createXferReq(b.NIXL_WRITE, local, remote, peer, notify or "")
+        request = raw.createXferReq(b.NIXL_WRITE, local, remote, peer, "")
         state = raw.postXferReq(request)
         deadline = time.monotonic() + 60
         while state == b.NIXL_IN_PROG:

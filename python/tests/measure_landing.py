@@ -41,7 +41,7 @@ def cpu_seconds(pid: int) -> float:
 async def attach(gateway: Gateway, landing: Landing) -> Attached:
     """Through the door without HTTP."""
     nonce = secrets.token_hex(32)
-    said = json.dumps({"protocol": 1, "gateway": gateway.incarnation, "nonce": nonce})
+    said = json.dumps({"protocol": 2, "gateway": gateway.incarnation, "nonce": nonce})
     hello = json.loads((await landing.call("/mediagate/attach/hello", said, "", is_local=True)).body)
     body = gateway.attach_body(nonce, hello, want_bytes=16 << 20)
     mac = macs.mac(gateway.secret_key, "mediagate gateway v1", "/mediagate/attach", body)
@@ -49,7 +49,7 @@ async def attach(gateway: Gateway, landing: Landing) -> Attached:
     gateway.agent.add_peer(base64.b64decode(answer["metadata"]))
     key = macs.grant_key(gateway.secret_key, gateway.incarnation, nonce, hello["worker"], hello["nonce"])
     attached = Attached(gateway, answer, key)
-    attached.write(np.zeros(1, np.uint8), notify=f"W {attached.id}")
+    attached.write(np.zeros(1, np.uint8))
     return attached
 
 

@@ -20,7 +20,7 @@ from mediagate_vllm.routes import _is_local
 
 
 def hello(gateway: Gateway, **changes: object) -> tuple[int, dict]:
-    fields = {"protocol": 1, "gateway": gateway.incarnation, "nonce": "0" * 64, **changes}
+    fields = {"protocol": 2, "gateway": gateway.incarnation, "nonce": "0" * 64, **changes}
     return gateway.post("/mediagate/attach/hello", fields)
 
 
@@ -35,7 +35,7 @@ def test_answer_says_what_the_worker_is(gateway: Gateway):
 
 
 def test_errors_have_the_shape_of_vllm(gateway: Gateway):
-    status, answer = hello(gateway, protocol=2)
+    status, answer = hello(gateway, protocol=1)
     assert status == 400
     assert set(answer["error"]) == {"message", "type", "param", "code"}
     assert answer["error"]["code"] == 400
@@ -84,7 +84,7 @@ def test_nonces_expire_and_are_used_once():
 @pytest.mark.parametrize(
     ("changes", "status"),
     [
-        ({"protocol": 2}, 400),
+        ({"protocol": 1}, 400),
         ({"gateway": "x"}, 400),
         ({"metadata": "!"}, 400),
         ({"metadata": "AAAA"}, 400),
@@ -110,7 +110,7 @@ def test_bodies_that_are_none(gateway: Gateway, body: str):
 
 
 def test_http_that_is_refused(gateway: Gateway):
-    fields = json.dumps({"protocol": 1, "gateway": gateway.incarnation, "nonce": "0" * 64})
+    fields = json.dumps({"protocol": 2, "gateway": gateway.incarnation, "nonce": "0" * 64})
     path = "/mediagate/attach/hello"
     assert gateway.post(path, fields, content_type="text/plain")[0] == 400
     assert gateway.post(path, fields, content_type="application/json; charset=utf-8")[0] == 200
@@ -162,7 +162,7 @@ def test_without_a_key_only_this_machine_attaches(start):
     gateway = Gateway(worker.url)
     gateway.attach().detach()
     for header in ("forwarded", "x_forwarded_for", "x_real_ip", "via", "origin"):
-        fields = {"protocol": 1, "gateway": gateway.incarnation, "nonce": "0" * 64}
+        fields = {"protocol": 2, "gateway": gateway.incarnation, "nonce": "0" * 64}
         assert gateway.post("/mediagate/attach/hello", fields, **{header: "127.0.0.1"})[0] == 403
 
 

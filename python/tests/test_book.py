@@ -4,6 +4,7 @@ import pytest
 
 from mediagate_vllm.book import MAX_GRANTS, Book, Claim, Grant
 from mediagate_vllm.errors import Refused
+from mediagate_vllm.marks import behind, mark
 from mediagate_vllm.references import SCHEME, reference_mac
 
 MIB = 1 << 20
@@ -18,6 +19,7 @@ class Desk:
         self.told: list[tuple[str, str]] = []
         self.freed: list[int] = []
         self.settled: list[object] = []
+        self.marks: set[tuple[int, bytes]] = set()
         self.book = Book(
             WORKER,
             landing_bytes,
@@ -25,6 +27,7 @@ class Desk:
             lease_seconds=10,
             grace_seconds=30,
             tell=lambda agent, text: self.told.append((agent, text)),
+            reads=lambda offset, text: (offset, text) in self.marks,
             freed=lambda grant: self.freed.append(grant.id),
         )
 
@@ -36,7 +39,8 @@ class Desk:
         return self.book.claim(f"{SCHEME}{text}/{reference_mac(KEY, text)}", self.settled.append, now)
 
     def land(self, grant: Grant, generation: int) -> None:
-        self.book.notification(grant.agent, f"L {grant.id} {generation} 0 6".encode())
+        self.marks.add((grant.range.offset + behind(6), mark(KEY, grant.id, generation, 0, 6)))
+        self.book.look()
 
     def refusals(self) -> list[str]:
         return [s.kind for s in self.settled if isinstance(s, Refused)]
@@ -53,6 +57,18 @@ def test_a_claim_gets_its_place_in_the_landing_memory():
     desk.book.copied(claim)
     desk.book.copied(claim)  # said twice: no second F
     assert desk.told == [("agent-g", f"F {grant.id} 1")]
+
+
+def test_claims_that_wait_get_their_place_when_their_mark_is_there():
+    desk = Desk()
+    grant = desk.grant()
+    desk.claim(grant, 1, uses=2)
+    desk.claim(grant, 2)
+    desk.land(grant, 1)
+    assert desk.settled == [(0, 6)]
+    desk.claim(grant, 1, uses=2)
+    assert desk.settled == [(0, 6), (0, 6)], "the mark stays where it is"
+    assert len(desk.book.waiting) == 1
 
 
 def test_waits_run_out_together_and_end_the_push():
@@ -112,7 +128,6 @@ def test_attaching_again_retires_the_old_grant():
     assert list(desk.book.grants) == [second.id]
     assert first.range != second.range
     desk.land(first, 1)
-    desk.book.notification(first.agent, f"L {first.id} 1 0 6".encode())
     assert desk.claim(second, 1) in desk.book.waiting
 
 
@@ -174,8 +189,8 @@ def test_checks_come_in_the_order_of_the_protocol():
     desk = Desk()
     grant = desk.grant()
 
-    def kind(worker: str = WORKER, grant_id: int = grant.id, offset: int = 0, key: bytes = KEY) -> str:
-        text = f"{worker}/{grant_id}/9/{offset}/1x2/{'0' * 16}/{'0' * 64}/1/0"
+    def kind(worker: str = WORKER, grant_id: int = grant.id, offset: int = 0, width: int = 2, key: bytes = KEY) -> str:
+        text = f"{worker}/{grant_id}/9/{offset}/1x{width}/{'0' * 16}/{'0' * 64}/1/0"
         with pytest.raises(Refused) as refusal:
             desk.book.claim(f"{SCHEME}{text}/{reference_mac(key, text)}", desk.settled.append, 0)
         return refusal.value.kind + ": " + refusal.value.message
@@ -185,5 +200,6 @@ def test_checks_come_in_the_order_of_the_protocol():
     assert "authentic" in kind(offset=1, key=bytes(31) + b"1")
     assert "aligned" in kind(offset=1)
     assert "within" in kind(offset=4 * MIB)
+    assert "within" in kind(offset=4 * MIB - 4096, width=1365)  # the mark would stand in the next grant
     desk.book.void(grant, [9])
     assert kind().startswith("stale")

@@ -178,7 +178,7 @@ def test_missing_key_file_is_said_once_and_leaves_a_server_without_lander(start,
     pids = lambda: Path(f"/proc/{worker.process.pid}/task/{worker.process.pid}/children").read_text()  # noqa: E731
     until("the lander's end", lambda: not pids())
     gateway = Gateway(worker.url)
-    fields = {"protocol": 1, "gateway": gateway.incarnation, "nonce": "0" * 64}
+    fields = {"protocol": 2, "gateway": gateway.incarnation, "nonce": "0" * 64}
     assert gateway.post("/mediagate/attach/hello", fields)[0] == 503
 
 

@@ -11,6 +11,7 @@ from gateway import MEDIA_ID, Attached, Gateway, picture
 from programs import PATIENCE_SECONDS, unacknowledged, until
 
 from mediagate_vllm.content import content_hash
+from mediagate_vllm.marks import behind, mark
 
 
 @pytest.fixture
@@ -84,10 +85,10 @@ def test_one_stale_image_does_not_keep_the_other_ones_slot(attached: Attached, g
     assert attached.released(second)
 
 
-def test_landed_elsewhere_is_stale(attached: Attached, gateway: Gateway):
+def test_what_landed_elsewhere_is_not_there(attached: Attached, gateway: Gateway):
     pixels = picture(10)
     generation = attached.push(pixels, 0)
-    assert gateway.see(attached.reference(pixels, generation, offset=4096))[0] == 409
+    assert gateway.see(attached.reference(pixels, generation, offset=4096, wait_ms=100))[0] == 503
 
 
 def test_nothing_arrives(attached: Attached, gateway: Gateway):
@@ -157,23 +158,45 @@ def test_void_ends_a_wait(attached: Attached, gateway: Gateway):
     assert seen[0][0] == 409
 
 
-def test_duplicate_notification_changes_nothing(attached: Attached, gateway: Gateway):
-    pixels = picture(17)
-    generation = attached.push(pixels)
-    gateway.notify(attached.answer["agent"], f"L {attached.id} {generation} 8192 {pixels.nbytes}")
+def test_a_mark_of_another_push_says_nothing_of_this_one(attached: Attached, gateway: Gateway):
+    """Written where this one's would stand: by another generation, length, place or grant, torn, or shifted."""
+    pixels, generation = picture(17), attached.next_generation()
+    attached.write(pixels)
+    there = behind(pixels.nbytes)
+    right = mark(attached.key, attached.id, generation, 0, pixels.nbytes)
+    for wrong in (
+        mark(attached.key, attached.id, generation + 1, 0, pixels.nbytes),
+        mark(attached.key, attached.id, generation, 0, pixels.nbytes - 1),
+        mark(attached.key, attached.id, generation, 4096, pixels.nbytes),
+        mark(attached.key, attached.id + 1, generation, 0, pixels.nbytes),
+        mark(bytes(32), attached.id, generation, 0, pixels.nbytes),
+        right[:-1] + bytes([right[-1] ^ 1]),
+        right[1:] + right[:1],
+        b"L 1 1 0 9216".ljust(32),
+    ):
+        attached.write(np.frombuffer(wrong, np.uint8), there)
+        assert gateway.see(attached.reference(pixels, generation, wait_ms=50))[0] == 503
+        generation = attached.next_generation()
+        right = mark(attached.key, attached.id, generation, 0, pixels.nbytes)
+    attached.write_mark(pixels.nbytes, generation)
     assert gateway.see(attached.reference(pixels, generation)) == (200, [facts(pixels)])
 
 
-def test_only_the_granted_agent_can_notify(attached: Attached, gateway: Gateway):
-    intruder = Gateway(gateway.url, b"a shared secret of the tests")
-    theirs = intruder.attach()
+def test_a_mark_over_pixels_that_are_not_all_there_is_stale(attached: Attached, gateway: Gateway):
+    pixels, generation = picture(17), attached.next_generation()
+    attached.write(pixels)
+    attached.write(np.zeros(100, np.uint8), 1000)
+    attached.write_mark(pixels.nbytes, generation)
+    assert gateway.see(attached.reference(pixels, generation))[0] == 409
+
+
+def test_notifications_say_nothing_and_are_not_kept(attached: Attached, gateway: Gateway):
+    """Gateways send none. Whatever an agent sends is dropped, since NIXL would keep it for ever."""
     pixels, generation = picture(18), attached.next_generation()
     attached.write(pixels)
-    intruder.notify(theirs.answer["agent"], f"L {attached.id} {generation} 0 {pixels.nbytes}")
-    for garbage in ("", "L", "L x", f"L {theirs.id} 1 0", f"L {theirs.id} -1 0 1", "Z 1 1", "L " + "9" * 99):
-        intruder.notify(theirs.answer["agent"], garbage)
+    for note in ("", "L", f"L {attached.id} {generation} 0 {pixels.nbytes}", "Z 1 1", "L " + "9" * 99):
+        gateway.notify(attached.answer["agent"], note)
     assert gateway.see(attached.reference(pixels, generation, wait_ms=300))[0] == 503
-    theirs.detach()
 
 
 def test_client_that_leaves_keeps_nothing(attached: Attached, gateway: Gateway):
@@ -230,8 +253,9 @@ def test_late_duplicates_do_not_touch_what_lives_in_the_same_place(attached: Att
     assert gateway.see(attached.reference(old, first)) == (200, [facts(old)])
     assert attached.released(first)
     second = attached.push(new)
-    gateway.notify(attached.answer["agent"], f"L {attached.id} {first} 0 {old.nbytes}")
+    attached.write_mark(old.nbytes, first)
     assert attached.void(first) == (200, {"void": [first]})
     assert gateway.see(attached.reference(old, first))[0] == 409
+    attached.write_mark(new.nbytes, second)
     assert gateway.see(attached.reference(new, second)) == (200, [facts(new)])
     assert attached.released(second)

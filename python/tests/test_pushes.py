@@ -7,8 +7,6 @@ import pytest
 from mediagate_vllm.errors import Refused
 from mediagate_vllm.pushes import Pushes
 
-PLACE, ELSEWHERE = (0, 12), (4096, 12)
-
 
 class Model:
     """Remembers everything for ever, and looks at all of it for each answer."""
@@ -21,10 +19,6 @@ class Model:
 
     def add(self, generation: int, *event: object) -> None:
         self.events.setdefault(generation, []).append(event)
-
-    def place(self, generation: int) -> object:
-        landed = self._of(generation, "landed")
-        return landed[0][1] if landed else None
 
     def uses(self, generation: int) -> int | None:
         claims = self._of(generation, "claim")
@@ -44,16 +38,14 @@ class Model:
     def finished(self, generation: int) -> bool:
         return self.closed(generation) and not self.copying(generation)
 
-    def claim(self, generation: int, place: object, uses: int) -> str:
+    def claim(self, generation: int, uses: int) -> str:
         if self.closed(generation):
             return "stale"
         if self.uses(generation) not in (None, uses):
             return "bad"
         if len(self._of(generation, "claim")) >= uses:
             return "stale"
-        if self.place(generation) not in (None, place):
-            return "stale"
-        return "copy" if self.place(generation) else "wait"
+        return "wait"
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -61,37 +53,24 @@ def test_random_events(seed: int):
     rng = random.Random(seed)
     pushes: Pushes[int] = Pushes()
     model = Model()
-    wanted: dict[int, object] = {}
     for claim in range(3000):
         generation = max(1, claim // 40 + rng.randint(-3, 3))
-        place = ELSEWHERE if rng.random() < 0.1 else PLACE
         match rng.choice(["claim", "claim", "landed", "copied", "copied", "leave", "close"]):
             case "claim":
                 uses = rng.choice([1, 2, 2, 3])
-                expected = model.claim(generation, place, uses)
+                expected = model.claim(generation, uses)
                 try:
-                    got = "copy" if pushes.claim(generation, place, uses, claim) else "wait"
+                    pushes.claim(generation, uses, claim)
+                    got = "wait"
                 except Refused as refusal:
                     got = refusal.kind
                 assert got == expected
-                wanted[claim] = place
-                if got in ("copy", "wait"):
+                if got == "wait":
                     model.add(generation, "claim", uses, claim)
-                if got == "copy":
-                    model.add(generation, "begun", claim)
-            case "landed":
-                ready, wrong = pushes.landed(generation, place)
-                if model.closed(generation) or model.place(generation):
-                    assert (ready, wrong) == ([], [])
-                    continue
-                waiting = model.waiting(generation)
-                assert ready == [c for c in waiting if wanted[c] == place]
-                assert wrong == [c for c in waiting if wanted[c] != place]
-                model.add(generation, "landed", place)
-                for c in ready:
-                    model.add(generation, "begun", c)
-                for c in wrong:
-                    model.add(generation, "left", c)
+            case "landed" if waiting := model.waiting(generation):
+                lucky = rng.choice(waiting)
+                pushes.landed(generation, lucky)
+                model.add(generation, "begun", lucky)
             case "copied" if model.copying(generation):
                 pushes.copied(generation)
                 model.add(generation, "copied")
@@ -113,36 +92,38 @@ def test_random_events(seed: int):
 
 def test_what_is_finished_is_bounded_and_old_ones_are_stale():
     pushes: Pushes[str] = Pushes(max_finished=100)
-    pushes.claim(5, PLACE, 1, "waits")
+    pushes.claim(5, 1, "waits")
     for generation in range(10, 100_000, 2):
         pushes.close(generation)
         assert len(pushes.above) <= 100
     assert pushes.is_finished(11)  # skipped, and forgotten
     with pytest.raises(Refused, match="over"):
-        pushes.claim(12, PLACE, 1, "late")
-    assert pushes.landed(5, PLACE) == (["waits"], [])  # a live one is not forgotten, however old
+        pushes.claim(12, 1, "late")
+    pushes.landed(5, "waits")  # a live one is not forgotten, however old
     pushes.copied(5)
     assert pushes.is_finished(5)
 
 
-def test_pushes_that_nobody_asks_for_are_bounded():
+def test_pushes_whose_last_uses_nobody_asks_for_are_bounded():
     pushes: Pushes[str] = Pushes(max_live=10)
     for generation in range(1, 6):
-        pushes.claim(generation, PLACE, 1, "waits")
+        pushes.claim(generation, 1, "waits")
     for generation in range(6, 1000):
-        pushes.landed(generation, PLACE)
+        pushes.claim(generation, 2, "first of two")
+        pushes.landed(generation, "first of two")
+        pushes.copied(generation)
         assert len(pushes.live) <= 10
     assert pushes.is_finished(6)
-    assert pushes.claim(999, PLACE, 1, "now")
-    assert pushes.landed(1, PLACE) == (["waits"], [])
+    pushes.claim(999, 2, "second")
+    assert not any(pushes.is_finished(generation) for generation in range(1, 6))
 
 
 def test_more_waits_than_the_bound_are_late():
     pushes: Pushes[str] = Pushes(max_live=2)
-    pushes.claim(1, PLACE, 1, "a")
-    pushes.claim(2, PLACE, 1, "b")
+    pushes.claim(1, 1, "a")
+    pushes.claim(2, 1, "b")
     with pytest.raises(Refused) as refusal:
-        pushes.claim(3, PLACE, 1, "c")
+        pushes.claim(3, 1, "c")
     assert refusal.value.kind == "late"
-    assert pushes.landed(3, PLACE) == ([], [])
-    assert pushes.is_finished(3)
+    pushes.leave(1, "a")
+    pushes.claim(3, 1, "c")

@@ -8,6 +8,7 @@ import pytest
 
 from mediagate_vllm import macs
 from mediagate_vllm.content import content_hash
+from mediagate_vllm.marks import behind, mark
 from mediagate_vllm.references import parse
 
 VECTORS = json.loads((Path(__file__).parent / "vectors.json").read_text())
@@ -66,3 +67,11 @@ def test_secret_file(tmp_path):
     file.write_bytes(b"0123456789abcde\n")
     with pytest.raises(ValueError, match="at least 16"):
         macs.read_secret(file)
+
+
+def test_mark():
+    want, reference = VECTORS["mark"], VECTORS["reference"]
+    length = want["length"]
+    assert behind(length) == want["offset"]
+    numbers = [reference[name] for name in ("grant", "generation", "offset")]
+    assert mark(GRANT_KEY, *numbers, length).hex() == want["bytes"]

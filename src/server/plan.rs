@@ -139,7 +139,8 @@ impl Plan {
                 source,
                 peer: landing.grant().peer.clone(),
                 address: slot.address(),
-                note: descriptor.landed_note(),
+                mark: Some(descriptor.mark(&landing.grant().key)),
+                keeps_order: landing.keeps_order(),
                 deadline: std::time::Instant::now() + timeout,
                 hold: Box::new(pin),
             };

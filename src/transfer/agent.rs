@@ -1,8 +1,8 @@
 //! The NIXL agent, as everybody but its own thread knows it.
 //!
-//! Posting a WRITE may copy all of its bytes inside the call (that is what CMA does), loading a peer's metadata may
-//! connect, and a notification goes out only when the sender polls the finished transfer. So every NIXL call is made by
-//! one thread of its own, the [`driver`](super::driver); what others hold is a handle that sends it commands.
+//! Posting a WRITE may copy all of its bytes inside the call (that is what CMA does), and loading a peer's metadata may
+//! connect. So every NIXL call is made by one thread of its own, the [`driver`](super::driver); what others hold is a handle
+//! that sends it commands.
 
 use std::{
     sync::{
@@ -17,8 +17,12 @@ use std::{
 use nixl_sys::{Agent, AgentConfig, MemType, MemoryRegion, NixlDescriptor, NixlError, RegDescList, ThreadSync};
 use tokio::sync::oneshot;
 
-use super::{driver::Driver, library::NixlLibrary};
-use crate::memory::{Arena, Slot};
+use super::{
+    driver::Driver,
+    library::NixlLibrary,
+    mark::{Mark, Marks},
+};
+use crate::memory::{Arena, ArenaError, Slot};
 
 /// NIXL's own progress thread sits in poll() on UCX's descriptors; this is only its fallback period. 0, the default
 /// of NIXL, is a busy loop of one core per agent.
@@ -28,8 +32,10 @@ const PROGRESS_FALLBACK_US: u64 = 100_000;
 pub enum AgentError {
     #[error("the UCX backend of NIXL cannot be had: {0}")]
     Backend(NixlError),
-    #[error("the arena cannot be registered with NIXL: {0}")]
+    #[error("memory cannot be registered with NIXL: {0}")]
     Register(NixlError),
+    #[error("no memory for the marks of pushes: {0}")]
+    Marks(ArenaError),
     #[error("NIXL gives no metadata: {0}")]
     Metadata(NixlError),
     #[error("cannot start the NIXL thread: {0}")]
@@ -57,7 +63,7 @@ pub struct PushReport {
     pub bytes: usize,
     /// From the moment the NIXL thread took it up.
     pub took: Duration,
-    /// When the NIXL thread knew that all is there and the peer was told.
+    /// When the NIXL thread knew that all is there, and its mark.
     pub ended: Instant,
 }
 
@@ -68,8 +74,10 @@ pub struct PushRequest {
     pub peer: Arc<str>,
     /// Address in the peer's memory.
     pub address: u64,
-    /// Sent after the last byte.
-    pub note: String,
+    /// Written when all of the source is there; its place counts from `address`. `None`: the peer is to take no notice.
+    pub mark: Option<Mark>,
+    /// Whether what is posted later arrives later: then the mark goes with the last pixels, and not after them.
+    pub keeps_order: bool,
     pub deadline: Instant,
     /// Dropped when the transfer is terminal, and not before: what must stay untouched until then.
     pub hold: Box<dyn Send>,
@@ -122,15 +130,20 @@ impl NixlAgent {
         let (_, parameters) = agent.get_plugin_params("UCX").map_err(AgentError::Backend)?;
         agent.create_backend("UCX", &parameters).map_err(AgentError::Backend)?;
         // Deregistering memory that a peer may still reach has crashed processes: never, until the process ends.
-        let registration = agent.register_memory(&ArenaMemory(arena.clone()), None).map_err(AgentError::Register)?;
-        std::mem::forget(registration);
+        let register = |memory: &Arc<Arena>| {
+            let registration = agent.register_memory(&ArenaMemory(memory.clone()), None);
+            registration.map(std::mem::forget).map_err(AgentError::Register)
+        };
+        register(arena)?;
+        let marks = Marks::new().map_err(AgentError::Marks)?;
+        register(marks.memory())?;
         // An empty list gives connection information alone: workers get to send notifications, not to read the arena.
         let nothing = RegDescList::new(MemType::Dram).map_err(AgentError::Metadata)?;
         let connection = agent.get_local_partial_md(&nothing, None).map_err(AgentError::Metadata)?;
 
         let (commands, inbox) = channel();
         let awaited = Arc::new(AtomicUsize::new(0));
-        let driver = Driver::new(agent, inbox, awaited.clone(), on_notification);
+        let driver = Driver::new(agent, marks, inbox, awaited.clone(), on_notification);
         thread::Builder::new().name("nixl".into()).spawn(move || driver.run()).map_err(AgentError::Thread)?;
         Ok(NixlAgent { name: name.into(), connection: connection.into(), commands, awaited })
     }
@@ -164,7 +177,7 @@ impl NixlAgent {
         let _ = self.commands.send(Command::Forget { peer });
     }
 
-    /// WRITEs a slot to a peer, then notifies it. The transfer begins at once, whether or not the future is polled.
+    /// WRITEs a slot to a peer, then its mark. The transfer begins at once, whether or not the future is polled.
     pub fn push(&self, request: PushRequest) -> impl Future<Output = Result<PushReport, PushError>> + use<> {
         let (reply, answer) = oneshot::channel();
         let sent = self.commands.send(Command::Push { request, reply }).is_ok();

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::mac::Key;
+use super::{mac::Key, mark::Mark};
 use crate::media::content::{ContentHash, MediaId};
 
 /// The scheme of references. Clients may not use it.
@@ -45,9 +45,9 @@ impl RdmaMediaDataDescriptor {
         format!("{SCHEME}{text}/{}", &mac[..32])
     }
 
-    /// The notification that follows the last byte.
-    pub fn landed_note(&self) -> String {
-        format!("L {} {} {} {}", self.grant, self.generation, self.offset, self.length())
+    /// What says that all of it is there.
+    pub fn mark(&self, key: &Key) -> Mark {
+        Mark::new(key, self.grant, self.generation, self.offset, self.length())
     }
 }
 

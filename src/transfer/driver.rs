@@ -1,12 +1,8 @@
 //! The one thread that makes every NIXL call, once the agent is there.
 //!
 //! It takes commands from a channel, posts each push in pieces of at most [`PIECE_BYTES`] turn by turn, so that one large
-//! picture does not stall the rest, polls what is in flight, and drains notifications (NIXL keeps them without limit). With
-//! nothing to do it sleeps.
-//!
-//! Waking a thread takes as long as writing some hundred kilobytes. So whoever sees that a push will follow wakes it before: when a
-//! picture was decoded, and, for those that were in the cache, when a place on a worker is claimed. It looks for the push, and for
-//! more after each, for a moment without sleeping.
+//! picture does not stall the rest, writes its mark when all of it has arrived, polls what is in flight, and drains notifications
+//! (NIXL keeps them without limit). With nothing to do it sleeps.
 //!
 //! A push that missed its deadline is reported, but its source stays pinned until NIXL says that the transfer ended, or
 //! its peer is given up: dropping the request stops nothing, and reusing the memory would send another picture's bytes.
@@ -19,13 +15,17 @@ use std::{
         mpsc::{Receiver, RecvTimeoutError, TryRecvError},
     },
     thread,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
-use nixl_sys::{Agent, MemType, NixlError, NotificationMap, OptArgs, XferDescList, XferOp, XferRequest, XferStatus};
+use nixl_sys::{Agent, MemType, NixlError, NotificationMap, XferDescList, XferOp, XferRequest, XferStatus};
 use tokio::sync::oneshot;
 
-use super::agent::{Command, OnNotification, PushError, PushReport, PushRequest};
+use super::{
+    agent::{Command, OnNotification, PushError, PushReport, PushRequest},
+    mark::{Cell, Mark, Marks},
+    pace::Pace,
+};
 
 /// Pushes larger than this go in pieces.
 const PIECE_BYTES: usize = 4 << 20;
@@ -33,27 +33,13 @@ const PIECE_BYTES: usize = 4 << 20;
 /// Pieces of one push that may be in flight at once: the second hides the gap between posting and polling.
 const PIECES_IN_FLIGHT: usize = 2;
 
-/// How often notifications are drained: while somebody waits for one, and otherwise.
-const DRAIN_AWAITED: Duration = Duration::from_millis(2);
-const DRAIN_IDLE: Duration = Duration::from_millis(100);
-
-/// A push that is expected does not wait for a drain, unless they have been put off for so long.
-const DRAIN_LATEST: Duration = Duration::from_millis(4);
-
-/// How long it looks without sleeping for the end of a transfer or a push that was announced, and for more work after some.
-const SPIN_EXPECTING: Duration = Duration::from_micros(200);
-const SPIN_AFTER_WORK: Duration = Duration::from_micros(50);
-
-/// Between two looks at transfers that take longer.
-const POLL_PAUSE: Duration = Duration::from_micros(50);
-
 /// The thread's state.
 pub(super) struct Driver {
     agent: Agent,
+    marks: Marks,
     inbox: Receiver<Command>,
     jobs: VecDeque<Job>,
     awaited: Arc<AtomicUsize>,
-    may_spin: bool,
     on_notification: OnNotification,
 }
 
@@ -63,9 +49,13 @@ struct Job {
     /// None once the requester was answered; then the job only waits to become terminal.
     reply: Option<oneshot::Sender<Result<PushReport, PushError>>>,
     started: Instant,
-    /// Bytes that were posted.
+    /// Bytes of pixels that were posted.
     posted: usize,
     in_flight: VecDeque<XferRequest>,
+    /// Those that have ended. They go when the push is over: letting go takes a good part of the time that posting takes.
+    ended: Vec<XferRequest>,
+    /// The mark, once it was posted.
+    mark: Option<Cell>,
     /// A piece failed; nothing more is posted, and the job ends when the others have.
     failed: bool,
 }
@@ -80,33 +70,26 @@ impl Driver {
     /// `awaited` says how many wait for notifications.
     pub(super) fn new(
         agent: Agent,
+        marks: Marks,
         inbox: Receiver<Command>,
         awaited: Arc<AtomicUsize>,
         on_notification: OnNotification,
     ) -> Self {
-        // On one core, whoever has the push could not run meanwhile.
-        let may_spin = thread::available_parallelism().is_ok_and(|cores| cores.get() > 1);
-        Driver { agent, inbox, jobs: VecDeque::new(), awaited, may_spin, on_notification }
+        Driver { agent, marks, inbox, jobs: VecDeque::new(), awaited, on_notification }
     }
 
     pub(super) fn run(mut self) {
-        let mut last_drain = Instant::now();
-        let mut woken = last_drain;
-        let mut spin_until = last_drain;
+        // On one core, whoever has the push could not run meanwhile.
+        let may_look = thread::available_parallelism().is_ok_and(|cores| cores.get() > 1);
+        let mut pace = Pace::new(may_look, Instant::now());
         let mut moved = false;
         loop {
-            let command = if moved || Instant::now() < spin_until {
+            let command = if moved || pace.is_looking(Instant::now()) {
                 self.inbox.try_recv().map_err(|error| error == TryRecvError::Disconnected)
             } else {
-                let pause = if !self.jobs.is_empty() {
-                    POLL_PAUSE
-                } else if self.awaited.load(Ordering::Relaxed) > 0 {
-                    DRAIN_AWAITED
-                } else {
-                    DRAIN_IDLE
-                };
+                let pause = Pace::pause(!self.jobs.is_empty(), self.awaited.load(Ordering::Relaxed) > 0);
                 let command = self.inbox.recv_timeout(pause);
-                woken = Instant::now();
+                pace.woke(Instant::now());
                 command.map_err(|error| error == RecvTimeoutError::Disconnected)
             };
             match command {
@@ -116,30 +99,21 @@ impl Driver {
                     while let Ok(command) = self.inbox.try_recv() {
                         self.obey(command);
                     }
-                    spin_until = self.spin_for(SPIN_EXPECTING);
+                    pace.expects(Instant::now());
                 }
                 Err(false) => std::hint::spin_loop(),
                 Err(true) => return,
             }
             moved = self.advance();
-            if moved {
-                spin_until = self.spin_for(if self.jobs.is_empty() { SPIN_AFTER_WORK } else { SPIN_EXPECTING });
-            }
             let now = Instant::now();
-            let due = match now < spin_until {
-                true => woken.max(last_drain) + DRAIN_LATEST,
-                false => last_drain + DRAIN_AWAITED,
-            };
-            if now >= due {
+            if moved {
+                pace.worked(now, !self.jobs.is_empty());
+            }
+            if pace.drain_is_due(now) {
                 self.drain();
-                last_drain = Instant::now();
+                pace.drained(Instant::now());
             }
         }
-    }
-
-    fn spin_for(&self, time: Duration) -> Instant {
-        let now = Instant::now();
-        if self.may_spin { now + time } else { now }
     }
 
     fn obey(&mut self, command: Command) {
@@ -158,6 +132,7 @@ impl Driver {
                 self.jobs = kept;
                 for mut job in Vec::from(gone as VecDeque<Job>) {
                     job.answer(Err(PushError::Forgotten));
+                    job.end(&mut self.marks);
                 }
                 if let Err(error) = self.agent.invalidate_remote_md(&peer) {
                     tracing::debug!(%peer, %error, "NIXL did not know the peer that is forgotten");
@@ -171,6 +146,8 @@ impl Driver {
                     started,
                     posted: 0,
                     in_flight: VecDeque::new(),
+                    ended: Vec::new(),
+                    mark: None,
                     failed: false,
                 });
             }
@@ -182,12 +159,13 @@ impl Driver {
         let mut moved = false;
         for _ in 0..self.jobs.len() {
             let Some(mut job) = self.jobs.pop_front() else { break };
-            match job.step(&self.agent) {
+            match job.step(&self.agent, &mut self.marks) {
                 Progress::Ended(result) => {
                     moved = true;
                     let ended = Instant::now();
                     let report = PushReport { bytes: job.request.source.len(), took: ended - job.started, ended };
                     job.answer(result.map(|()| report));
+                    job.end(&mut self.marks);
                 }
                 Progress::Advanced => {
                     moved = true;
@@ -231,20 +209,22 @@ impl Job {
         }
     }
 
-    fn step(&mut self, agent: &Agent) -> Progress {
+    /// Nothing of it is in flight any more, or nobody cares.
+    fn end(self, marks: &mut Marks) {
+        if let Some(cell) = self.mark {
+            marks.give_back(cell);
+        }
+    }
+
+    fn step(&mut self, agent: &Agent, marks: &mut Marks) -> Progress {
         let mut advanced = false;
-        while let Some(piece) = self.in_flight.front() {
-            match agent.get_xfer_status(piece) {
-                Ok(XferStatus::Success) => {
-                    self.in_flight.pop_front();
-                    advanced = true;
-                }
+        while let Some(write) = self.in_flight.front() {
+            match agent.get_xfer_status(write) {
+                Ok(XferStatus::Success) => advanced = true,
                 Ok(XferStatus::InProgress) => break,
-                Err(_) => {
-                    self.in_flight.pop_front();
-                    self.failed = true;
-                }
+                Err(_) => self.failed = true,
             }
+            self.ended.extend(self.in_flight.pop_front());
         }
         if self.failed {
             return match self.in_flight.is_empty() {
@@ -252,54 +232,70 @@ impl Job {
                 false => Progress::Waiting,
             };
         }
-        let total = self.request.source.len();
-        if self.posted == total {
-            return match self.in_flight.is_empty() {
-                true => Progress::Ended(Ok(())),
-                false if advanced => Progress::Advanced,
-                false => Progress::Waiting,
-            };
+        let pixels_left = self.request.source.len() - self.posted;
+        let all_arrived = self.in_flight.is_empty();
+        let mark = self.request.mark.filter(|_| self.mark.is_none());
+        if pixels_left == 0 && mark.is_none() && all_arrived {
+            return Progress::Ended(Ok(()));
         }
         if self.reply.is_none() {
             // The deadline has passed: what is in flight must end, but nothing more is sent.
-            return if self.in_flight.is_empty() {
-                Progress::Ended(Err(PushError::Deadline))
-            } else {
-                Progress::Waiting
-            };
+            return if all_arrived { Progress::Ended(Err(PushError::Deadline)) } else { Progress::Waiting };
         }
-        // The notification must not overtake data: the last piece goes out when all others have arrived.
-        let last = total - self.posted <= PIECE_BYTES;
-        let may_post = if last { self.in_flight.is_empty() } else { self.in_flight.len() < PIECES_IN_FLIGHT };
-        if may_post {
-            match self.post_piece(agent, last) {
-                Ok(()) => return Progress::Advanced,
-                Err(_) => {
-                    self.failed = true;
-                    return Progress::Advanced;
+        let posted = match mark {
+            // It must not overtake pixels.
+            Some(mark) if pixels_left == 0 || pixels_left <= PIECE_BYTES && self.request.keeps_order => {
+                if all_arrived {
+                    self.post_rest(&mark, agent, marks)
+                } else {
+                    Ok(false)
                 }
             }
+            _ if pixels_left > 0 && self.in_flight.len() < PIECES_IN_FLIGHT => {
+                self.post(agent, pixels_left.min(PIECE_BYTES), None).map(|()| true)
+            }
+            _ => Ok(false),
+        };
+        match posted {
+            Ok(false) if !advanced => Progress::Waiting,
+            Ok(_) => Progress::Advanced,
+            Err(_) => {
+                self.failed = true;
+                Progress::Advanced
+            }
         }
-        if advanced { Progress::Advanced } else { Progress::Waiting }
     }
 
-    fn post_piece(&mut self, agent: &Agent, last: bool) -> Result<(), NixlError> {
-        let PushRequest { source, peer, address, note, .. } = &self.request;
-        let bytes = (source.len() - self.posted).min(PIECE_BYTES);
+    /// What is left of the pixels, and the mark. False if too many marks are in flight.
+    fn post_rest(&mut self, mark: &Mark, agent: &Agent, marks: &mut Marks) -> Result<bool, NixlError> {
+        let Some(cell) = marks.put(mark) else { return Ok(false) };
+        let from = marks.address(&cell);
+        self.mark = Some(cell);
+        self.post(agent, self.request.source.len() - self.posted, Some((from, mark)))?;
+        Ok(true)
+    }
+
+    /// WRITEs the next `bytes` bytes of pixels, then the mark, which lies at the address beside it.
+    fn post(&mut self, agent: &Agent, bytes: usize, mark: Option<(usize, &Mark)>) -> Result<(), NixlError> {
+        let PushRequest { source, peer, address, .. } = &self.request;
+        let address = *address as usize;
         let mut local = XferDescList::new(MemType::Dram)?;
-        local.add_desc(source.address() + self.posted, bytes, 0);
         let mut remote = XferDescList::new(MemType::Dram)?;
-        remote.add_desc(*address as usize + self.posted, bytes, 0);
-        let mut options = OptArgs::new()?;
-        if last {
-            options.set_notification_message(note.as_bytes())?;
-            options.set_has_notification(true)?;
+        if bytes > 0 {
+            local.add_desc(source.address() + self.posted, bytes, 0);
+            remote.add_desc(address + self.posted, bytes, 0);
         }
-        let piece = agent.create_xfer_req(XferOp::Write, &local, &remote, peer, Some(&options))?;
-        // Even a transfer that is done within the call is polled once, since that sends the notification.
-        agent.post_xfer_req(&piece, Some(&options))?;
+        if let Some((from, mark)) = mark {
+            local.add_desc(from, mark.bytes.len(), 0);
+            remote.add_desc(address + mark.offset as usize, mark.bytes.len(), 0);
+        }
+        let write = agent.create_xfer_req(XferOp::Write, &local, &remote, peer, None)?;
+        let in_progress = agent.post_xfer_req(&write, None)?;
         self.posted += bytes;
-        self.in_flight.push_back(piece);
+        match in_progress {
+            true => self.in_flight.push_back(write),
+            false => self.ended.push(write),
+        }
         Ok(())
     }
 }

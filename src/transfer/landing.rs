@@ -27,6 +27,7 @@ use super::{
     agent::{AwaitGuard, NixlAgent},
     descriptor::RdmaMediaDataDescriptor,
     mac::Key,
+    mark::Mark,
 };
 use crate::{media::content::Name, memory::SLOT_ALIGNMENT_BYTES};
 
@@ -66,6 +67,8 @@ pub struct Landing {
     max_pinned: u64,
     /// Measured: pixels are there sooner inside the request.
     inline_is_faster: AtomicBool,
+    /// What is posted to the peer arrives in this order.
+    keeps_order: AtomicBool,
     /// Generations that ended with uses outstanding; whoever attached voids them.
     orphans: mpsc::UnboundedSender<u64>,
 }
@@ -131,6 +134,7 @@ impl Landing {
             freed: Notify::new(),
             max_pinned,
             inline_is_faster: AtomicBool::new(false),
+            keeps_order: AtomicBool::new(false),
             orphans,
         };
         (Arc::new(landing), receiver)
@@ -157,7 +161,16 @@ impl Landing {
         self.inline_is_faster.store(faster, Ordering::Relaxed);
     }
 
-    /// Claims a slot of `bytes` bytes for `uses` uses, waiting for one until `deadline`.
+    /// Whether what is posted to the peer arrives in this order. Until it is known how pixels get there, it does not.
+    pub fn keeps_order(&self) -> bool {
+        self.keeps_order.load(Ordering::Relaxed)
+    }
+
+    pub fn set_keeps_order(&self, keeps: bool) {
+        self.keeps_order.store(keeps, Ordering::Relaxed);
+    }
+
+    /// Claims a slot for `bytes` bytes of pixels and their mark, for `uses` uses, waiting for one until `deadline`.
     pub async fn claim(
         self: &Arc<Self>,
         bytes: u64,
@@ -165,10 +178,11 @@ impl Landing {
         deadline: Instant,
     ) -> Result<(Arc<LandingSlot>, Pin), LandingError> {
         let never = LandingError::NeverFits { wanted: bytes, granted: self.grant.bytes };
-        if bytes > self.grant.bytes {
+        let slot_bytes = Mark::slot_bytes(bytes);
+        if slot_bytes > self.grant.bytes {
             return Err(never);
         }
-        let pages = u32::try_from(bytes.div_ceil(SLOT_ALIGNMENT_BYTES as u64).max(1)).map_err(|_| never)?;
+        let pages = u32::try_from(slot_bytes.div_ceil(SLOT_ALIGNMENT_BYTES as u64)).map_err(|_| never)?;
         loop {
             // Registered before the attempt, so that what is freed in between is not missed.
             let freed = self.freed.notified();
@@ -395,6 +409,11 @@ mod tests {
 
     const PAGE: u64 = SLOT_ALIGNMENT_BYTES as u64;
 
+    /// As many bytes of pixels as fill so many pages, with their mark.
+    fn filling(pages: u64) -> u64 {
+        pages * PAGE - 64
+    }
+
     /// A grant of `pages` pages, of whose sources `max_pinned` may be pinned.
     fn landing(pages: u64, max_pinned: u64) -> (Arc<Landing>, mpsc::UnboundedReceiver<u64>) {
         let grant = Grant {
@@ -409,13 +428,13 @@ mod tests {
     }
 
     async fn claim(landing: &Arc<Landing>, pages: u64) -> Result<(Arc<LandingSlot>, Pin), LandingError> {
-        landing.claim(pages * PAGE, 1, Instant::now()).await
+        landing.claim(filling(pages), 1, Instant::now()).await
     }
 
     #[tokio::test]
     async fn a_slot_is_free_again_when_each_use_is_over_and_a_second_word_of_it_changes_nothing() {
         let (landing, _orphans) = landing(2, 2);
-        let (slot, pin) = landing.claim(2 * PAGE, 2, Instant::now()).await.unwrap();
+        let (slot, pin) = landing.claim(filling(2), 2, Instant::now()).await.unwrap();
         drop(pin);
         let generation = slot.generation();
         landing.used(generation);
@@ -427,6 +446,16 @@ mod tests {
         landing.used(generation);
         landing.voided(&[generation]);
         assert_eq!(landing.open_generations(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_slot_has_room_for_the_mark() {
+        let (landing, _orphans) = landing(2, 2);
+        let never = LandingError::NeverFits { wanted: 2 * PAGE, granted: 2 * PAGE };
+        assert_eq!(landing.claim(2 * PAGE, 1, Instant::now()).await.err(), Some(never));
+        let (slot, _pin) = landing.claim(PAGE, 1, Instant::now()).await.unwrap();
+        assert_eq!(claim(&landing, 1).await.err(), Some(LandingError::Busy), "its mark is on the second page");
+        drop(slot);
     }
 
     #[tokio::test]
@@ -451,9 +480,12 @@ mod tests {
         drop(large);
         let (_slot, _three) = claim(&landing, 3).await.unwrap();
         let (_slot, one) = claim(&landing, 1).await.unwrap();
-        assert_eq!((landing.pinned_bytes(), claim(&landing, 1).await.err()), (4 * PAGE, Some(LandingError::Busy)));
+        assert_eq!(
+            (landing.pinned_bytes(), claim(&landing, 1).await.err()),
+            (filling(3) + filling(1), Some(LandingError::Busy))
+        );
         // Whoever waits is woken when a transfer ends, although its slot is still in use.
-        let waiting = landing.claim(PAGE, 1, Instant::now() + Duration::from_secs(60));
+        let waiting = landing.claim(filling(1), 1, Instant::now() + Duration::from_secs(60));
         let (waited, ()) = tokio::join!(waiting, async { drop(one) });
         assert!(waited.is_ok());
     }

@@ -40,6 +40,15 @@ impl Lane {
         }
     }
 
+    /// Whether two WRITEs arrive in the order in which they were posted. The kernel copies one after the other, memory that is mapped
+    /// is written by one thread, and a TCP connection is a stream. RDMA may send by several paths.
+    pub fn keeps_order(self) -> bool {
+        match self {
+            Lane::Cma | Lane::SharedMemory | Lane::Tcp => true,
+            Lane::Rdma => false,
+        }
+    }
+
     /// The lane of a transfer of `bytes` bytes, of which `over_tcp` left through sockets of this process.
     pub fn of(bytes: u64, over_tcp: u64, same_machine: bool) -> Self {
         // Control messages go over TCP on every lane, and are small.

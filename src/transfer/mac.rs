@@ -12,7 +12,12 @@ impl Key {
 
     /// A key derived from this one and what both sides know.
     pub fn derive(&self, label: &str, fields: &[&[u8]]) -> Self {
-        Key(*self.hash(label, fields).as_bytes())
+        Key(self.tag(label, fields))
+    }
+
+    /// The 32 bytes of `mac(key, label, fields...)`.
+    pub fn tag(&self, label: &str, fields: &[&[u8]]) -> [u8; 32] {
+        *self.hash(label, fields).as_bytes()
     }
 
     /// `mac(key, label, fields...)` as 64 hex digits.

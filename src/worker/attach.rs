@@ -13,7 +13,7 @@ use super::{
 };
 use crate::transfer::{Grant, NixlAgent, PushError, lane::Whereabouts, mac::Key};
 
-const PROTOCOL: u32 = 1;
+const PROTOCOL: u32 = 2;
 const MAC_HEADER: &str = "x-mediagate-mac";
 
 /// The answers are small; attach answers hold metadata of some hundred bytes.

@@ -78,6 +78,7 @@ impl Attachment {
             }
         };
         landing.set_inline_is_faster(measured.inline_is_faster());
+        landing.set_keeps_order(measured.lane.is_some_and(Lane::keeps_order));
         let resize = tested::rule_of_worker(facts.image_processor.as_ref());
         worker.set_models(facts.models.clone());
         worker.set_keeps_responses(facts.keeps_responses.unwrap_or(true));

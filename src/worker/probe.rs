@@ -21,9 +21,10 @@ use crate::{
     media::content::{Name, Scope},
     memory::{Arena, SLOT_ALIGNMENT_BYTES, Slot},
     transfer::{
-        Landing, PushError,
+        Grant, Landing, PushError,
         agent::PushRequest,
         lane::{Lane, SentOverTcp, Whereabouts},
+        mark::Mark,
     },
 };
 
@@ -97,7 +98,7 @@ impl Probe {
         let grant = landing.grant();
         let here = whereabouts.is_some_and(|whereabouts| whereabouts.is_here(&grant.key));
         let set_up = self.write(landing, &self.first).await?;
-        if grant.bytes < PICTURE_BYTES as u64 {
+        if !has_room(grant) {
             return Ok(Measured { lane: None, here, speed: per_second(self.first.len(), set_up), ways: None });
         }
         let (mut over_tcp, mut took) = (u64::MAX, Duration::MAX);
@@ -122,7 +123,8 @@ impl Probe {
             source: source.clone(),
             peer: grant.peer.clone(),
             address: grant.address,
-            note: format!("W {}", grant.id),
+            mark: None,
+            keeps_order: false,
             deadline: Instant::now() + TIMEOUT,
             hold: Box::new(()),
         };
@@ -139,7 +141,7 @@ impl Probe {
         landing: &Arc<Landing>,
         timeout: Duration,
     ) -> Result<bool, AttachError> {
-        if landing.grant().bytes < PICTURE_BYTES as u64 {
+        if !has_room(landing.grant()) {
             return Ok(false);
         }
         match tokio::time::timeout(timeout, self.push(worker, client, landing, timeout)).await {
@@ -182,7 +184,8 @@ impl Probe {
             source: self.picture.clone(),
             peer: landing.grant().peer.clone(),
             address: slot.address(),
-            note: descriptor.landed_note(),
+            mark: Some(descriptor.mark(&landing.grant().key)),
+            keeps_order: landing.keeps_order(),
             deadline: Instant::now() + timeout,
             hold: Box::new(pin),
         };
@@ -205,6 +208,10 @@ impl Probe {
             false => Err(AttachError::Protocol("other pixels arrived than were sent".into())),
         }
     }
+}
+
+fn has_room(grant: &Grant) -> bool {
+    grant.bytes >= Mark::slot_bytes(PICTURE_BYTES as u64)
 }
 
 async fn sent_over_tcp() -> SentOverTcp {

@@ -67,13 +67,13 @@ async fn over_tcp_pictures_are_pushed_where_that_is_asked_for() {
 #[tokio::test]
 async fn a_worker_of_another_protocol_version_gets_pixels_inline() {
     let worker = FakeWorker::by_hand().await;
-    let refusal = "mediagate bad: protocol 2 is spoken here";
+    let refusal = "mediagate bad: protocol 3 is spoken here";
     worker.set_hello(worker::json("400 Bad Request", &json!({"error": {"message": refusal, "code": 400}}).to_string()));
     if Standin::start(&["--no-nixl"]).await.is_none() {
         return;
     }
     let gateway = Gateway::with_nixl_at(&worker.url(), &[]).await;
-    gateway.log.wait_for("protocol 2 is spoken here").await;
+    gateway.log.wait_for("protocol 3 is spoken here").await;
     let uri = data_uri("image/png", &pictures::png(1, 40, 30).0);
     let request = tokio::spawn(super::support::gateway::answer(gateway.request(bodies::with_images([uri.as_str()]))));
     let exchange = worker.next().await;

@@ -10,9 +10,9 @@ Held against it:
 - every answer of 200 tells the sha256 of the very pixels that were sent, of each image in its place;
 - everything else is a 502 or 503 (or a connection that died with its process), and all within the deadline;
 - in the end, with nothing under way, no slot and no source is in use anywhere, everything heals without an operator,
-  and a picture as large as the whole landing memory can be pushed to each worker.
+  and a picture as large as the whole landing memory (with its mark) can be pushed to each worker.
 
-What is stopped for a moment of less than a lease stands for notifications that are late.
+What is stopped for a moment of less than a lease stands for a lander that looks late.
 """
 
 import argparse
@@ -69,8 +69,8 @@ class Chaos:
         noise = np.random.default_rng(seed)
         sides = [(self.rng.randint(100, 700), self.rng.randint(100, 700)) for _ in range(PICTURES)]
         self.pictures = [Picture(noise, *side) for side in sides]
-        # As large as the landing memory: it fits only if every page of it is free.
-        self.largest = [Picture(noise, 1024, 1024) for _ in range(2)]
+        # With its mark as large as the landing memory: it fits only if every page of it is free.
+        self.largest = [Picture(noise, 1023, 1024) for _ in range(2)]
         env = {"UCX_TLS": tls} if tls else {}
         flags = [
             "--landing-bytes", str(LANDING_BYTES), "--grant-bytes", str(LANDING_BYTES), "--cache-bytes", str(8 * MIB),
@@ -145,7 +145,7 @@ class Chaos:
             (self.stop_worker, 2),
             (self.stop_lander, 3),
             (self.stop_gateway, 3),
-            (self.delay_notifications, 4),
+            (self.delay_lander, 4),
         ]
         while time.monotonic() < end and not self.problems:
             time.sleep(self.rng.uniform(0.1, 1.0))
@@ -177,7 +177,7 @@ class Chaos:
     def stop_gateway(self) -> None:
         self.stop(self.rng.choice(self.gateways).pid, LONGEST_STOP_SECONDS)
 
-    def delay_notifications(self) -> None:
+    def delay_lander(self) -> None:
         for _ in range(self.rng.randint(1, 5)):
             self.stop(self.rng.choice(self.workers).lander(), LEASE_SECONDS / 4)
             time.sleep(self.rng.uniform(0, 0.02))

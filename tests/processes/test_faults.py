@@ -36,8 +36,11 @@ from house import PATIENCE_SECONDS, Gateway, Program, Worker, programs
 from landing_memory import LandingMemory
 
 MIB = 1 << 20
-HEIGHT, WIDTH = 2048, 2560
+HEIGHT, WIDTH = 2048, 2730
 PICTURE_BYTES = HEIGHT * WIDTH * 3
+# With the page on which its mark stands.
+GRANT_BYTES = PICTURE_BYTES + 4096
+assert GRANT_BYTES == 16 * MIB  # a size of which the gateway's allocator can give out all
 LEASE_SECONDS, GRACE_SECONDS = 1.0, 0.5
 STOP_SECONDS = 1.3
 DEADLINE_SECONDS = 30.0
@@ -114,10 +117,10 @@ class Scene:
         self._push_timeout_ms = push_timeout_ms
         env = {"UCX_TLS": tls} if (tls := LANES[lane]) else {}
         flags = [
-            "--landing-bytes", str(grants * PICTURE_BYTES), "--grant-bytes", str(PICTURE_BYTES), "--cache-bytes", "0",
+            "--landing-bytes", str(grants * GRANT_BYTES), "--grant-bytes", str(GRANT_BYTES), "--cache-bytes", "0",
             "--lease-seconds", str(lease_seconds), "--grace-seconds", str(GRACE_SECONDS), "--log-level", "warning",
         ]  # fmt: skip
-        self.places = [grant * PICTURE_BYTES for grant in range(grants)]
+        self.places = [grant * GRANT_BYTES for grant in range(grants)]
         self.worker = Worker(f"faults-{lane}-worker", *flags, env=env)
         self.worker.wait("/health")
         self.env = env
@@ -132,7 +135,7 @@ class Scene:
     def add_gateway(self) -> Gateway:
         flags = [
             "--arena-bytes", "256MiB", "--media-max-pixels", "9000000", "--health-interval-ms", "100",
-            "--push-timeout-ms", str(self._push_timeout_ms), "--landing-bytes", str(PICTURE_BYTES),
+            "--push-timeout-ms", str(self._push_timeout_ms), "--landing-bytes", str(GRANT_BYTES),
             "--inline-where-faster=false", "--log", "info,mediagate=debug",
         ]  # fmt: skip
         name = f"faults-{self.lane}-gateway-{len(self.gateways)}"
