@@ -116,12 +116,14 @@ Install them with:
     fi
 }
 
-# bindgen (of nixl-sys) loads it; Debian's libclang-dev also brings the headers that it needs.
+# bindgen (of nixl-sys) loads it; Debian's libclang-dev also brings the headers that it needs. libclang-cpp.so is another library.
 has_libclang() {
-    local file
+    local folder file
     [ -n "${LIBCLANG_PATH:-}" ] && return
-    for file in /usr/lib/llvm-*/lib/libclang*.so* /usr/lib/*/libclang*.so* /usr/lib64/libclang.so* /usr/lib/libclang.so*; do
-        [ -e "$file" ] && return
+    for folder in /usr/lib/llvm-*/lib /usr/lib/*-linux-gnu /usr/lib64 /usr/lib; do
+        for file in "$folder"/libclang.so* "$folder"/libclang-[0-9]*.so*; do
+            [ -e "$file" ] && return
+        done
     done
     return 1
 }
