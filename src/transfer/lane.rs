@@ -40,11 +40,13 @@ impl Lane {
         }
     }
 
-    /// Whether two WRITEs arrive in the order in which they were posted. The kernel copies one after the other, memory that is mapped
-    /// is written by one thread, and a TCP connection is a stream. RDMA may send by several paths.
+    /// Whether two WRITEs are seen in the order in which they were posted. The kernel copies one after the other, under locks that
+    /// order memory, and a TCP connection is a stream. Memory that is mapped is written by plain stores of one thread, which x86-64
+    /// keeps in order and others need not. RDMA may send by several paths.
     pub fn keeps_order(self) -> bool {
         match self {
-            Lane::Cma | Lane::SharedMemory | Lane::Tcp => true,
+            Lane::Cma | Lane::Tcp => true,
+            Lane::SharedMemory => cfg!(target_arch = "x86_64"),
             Lane::Rdma => false,
         }
     }

@@ -114,7 +114,6 @@ class Scene:
     def __init__(
         self, lane: str, grants: int, gateways: int, lease_seconds: float = LEASE_SECONDS, push_timeout_ms: int = 2000
     ) -> None:
-        self._push_timeout_ms = push_timeout_ms
         env = {"UCX_TLS": tls} if (tls := LANES[lane]) else {}
         flags = [
             "--landing-bytes", str(grants * GRANT_BYTES), "--grant-bytes", str(GRANT_BYTES), "--cache-bytes", "0",
@@ -127,15 +126,15 @@ class Scene:
         self.lane = lane
         self.gateways: list[Gateway] = []
         for _ in range(gateways):
-            self.add_gateway()
+            self.add_gateway(push_timeout_ms)
         # Those fill a grant.
         self.pictures = [Sent(seed, HEIGHT, WIDTH) for seed in (1, 2)]
         self.small = Sent(3, 100, 100)
 
-    def add_gateway(self) -> Gateway:
+    def add_gateway(self, push_timeout_ms: int = 2000) -> Gateway:
         flags = [
             "--arena-bytes", "256MiB", "--media-max-pixels", "9000000", "--health-interval-ms", "100",
-            "--push-timeout-ms", str(self._push_timeout_ms), "--landing-bytes", str(GRANT_BYTES),
+            "--push-timeout-ms", str(push_timeout_ms), "--landing-bytes", str(GRANT_BYTES),
             "--inline-where-faster=false", "--log", "info,mediagate=debug",
         ]  # fmt: skip
         name = f"faults-{self.lane}-gateway-{len(self.gateways)}"
@@ -391,12 +390,17 @@ def a_sleeper_writes_on_and_nobody_is_harmed(scene: Scene) -> bool:
     programs.go_on(scene.worker.pid)
     assert asking.answer() in ("push", "inline")
     assert dream.answer() in ("push", "inline")
-    stale, gone = (heir.total("mediagate_transfers_total", f'outcome="{word}"') for word in ("stale", "refused_gone"))
+
+    def refused(word: str) -> float:
+        return heir.total("mediagate_transfers_total", f'outcome="{word}"')
+
+    # Where its mark was written over as well, it waited in vain for that, and not for ever.
+    harmless = refused("stale") + refused("refused_late")
     # The heir's own lease may have ended, where this took long.
-    assert not torn or stale + gone >= 1, "the copy was refused"
+    assert not torn or harmless + refused("refused_gone") >= 1, "nothing was handed over"
     # One leaves, so that there is landing memory for the other.
     scene.gateways.remove(heir)
     until("slots and sources", lambda: not in_use(heir))
     heir.end()
     scene.heals()
-    return torn and stale >= 1
+    return torn and harmless >= 1
