@@ -7,8 +7,8 @@ How a picture comes in, and which file to open for each step:
    landing memory (`memory`). `door` says who may come in (`macs`, `nonces`), `book` what each gateway was granted
    (`ranges`) and what has become of each push (`pushes`), `host` where it runs. With `probe` the gateway then measures
    what a push takes, and the same pixels inside a request.
-2. The gateway WRITEs pixels into its grant and notifies the lander, while the request is already on its way with a
-   reference (`references`) in place of the image's URL.
+2. The gateway WRITEs pixels into its grant, and behind them a mark (`marks`), while the request is already on its way
+   with a reference (`references`) in place of the image's URL.
 3. vLLM hands that URL to our media connector (`connector`). It asks the lander for the pixels (`landing`, `wire`),
    copies them once, compares the copy's hash (`content`) with the reference, and tells the lander that it is done.
 

@@ -4,9 +4,11 @@ import hashlib
 import json
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import Worker
 from gateway import MEDIA_ID, Attached, Gateway, picture
 from programs import PATIENCE_SECONDS, unacknowledged, until
 
@@ -190,13 +192,33 @@ def test_a_mark_over_pixels_that_are_not_all_there_is_stale(attached: Attached, 
     assert gateway.see(attached.reference(pixels, generation))[0] == 409
 
 
-def test_notifications_say_nothing_and_are_not_kept(attached: Attached, gateway: Gateway):
-    """Gateways send none. Whatever an agent sends is dropped, since NIXL would keep it for ever."""
+def test_notifications_say_nothing(attached: Attached, gateway: Gateway):
+    """Gateways send none; what an agent sends all the same is dropped."""
     pixels, generation = picture(18), attached.next_generation()
     attached.write(pixels)
     for note in ("", "L", f"L {attached.id} {generation} 0 {pixels.nbytes}", "Z 1 1", "L " + "9" * 99):
         gateway.notify(attached.answer["agent"], note)
     assert gateway.see(attached.reference(pixels, generation, wait_ms=300))[0] == 503
+
+
+def test_notifications_are_not_kept(attached: Attached, gateway: Gateway, worker: Worker):
+    """NIXL would keep them for ever, with as much again for each."""
+    status = Path(f"/proc/{worker.lander_pid()}/status")
+
+    def resident_mib() -> int:
+        return next(int(line.split()[1]) >> 10 for line in status.read_text().splitlines() if line.startswith("VmRSS"))
+
+    def send(mebibytes: int) -> None:
+        for _ in range(mebibytes * 128):
+            gateway.notify(attached.answer["agent"], "x" * 8192)
+        time.sleep(0.3)  # twice as long, and more, as the lander waits with draining
+        attached.settle()
+
+    send(8)
+    before = resident_mib()
+    for _ in range(16):
+        send(8)
+    assert resident_mib() - before < 64, "128 MiB were sent"
 
 
 def test_client_that_leaves_keeps_nothing(attached: Attached, gateway: Gateway):
