@@ -182,6 +182,13 @@ mod tests {
     }
 
     #[test]
+    fn only_where_writes_cannot_overtake_each_other_do_marks_go_with_their_pixels() {
+        assert!(Lane::Cma.keeps_order() && Lane::Tcp.keeps_order());
+        assert!(!Lane::Rdma.keeps_order());
+        assert_eq!(Lane::SharedMemory.keeps_order(), cfg!(target_arch = "x86_64"));
+    }
+
+    #[test]
     fn bytes_that_a_socket_sends_are_counted() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

@@ -156,6 +156,13 @@ struct GrantAnswer {
     bytes: u64,
 }
 
+impl GrantAnswer {
+    /// Addresses within it are counted on.
+    fn is_possible(&self) -> bool {
+        self.bytes > 0 && self.address.checked_add(self.bytes).is_some()
+    }
+}
+
 #[derive(Serialize)]
 struct GrantCall<'a> {
     worker: &'a str,
@@ -226,8 +233,8 @@ pub async fn attach(
         return Err(AttachError::NotAuthentic);
     }
     let answer: AttachAnswer = parse(&answer.body)?;
-    if answer.worker != hello.worker || answer.grant.bytes == 0 {
-        return Err(AttachError::Protocol("another incarnation or an empty grant".into()));
+    if answer.worker != hello.worker || !answer.grant.is_possible() {
+        return Err(AttachError::Protocol("another incarnation, or a grant that cannot be".into()));
     }
     let lease = lease(answer.lease_seconds)?;
     let metadata = base64_simd::STANDARD
@@ -374,4 +381,18 @@ fn random_hex<const BYTES: usize>() -> String {
     let mut bytes = [0; BYTES];
     rand::rng().fill_bytes(&mut bytes);
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_grant_lies_in_memory_that_there_can_be() {
+        let possible = |address, bytes| GrantAnswer { id: 1, address, bytes }.is_possible();
+        assert!(possible(1 << 40, 1 << 20));
+        assert!(!possible(1 << 40, 0));
+        assert!(possible(u64::MAX - 4096, 4096));
+        assert!(!possible(u64::MAX - 4096, 8192));
+    }
 }
