@@ -59,7 +59,6 @@ const DECODED_TO_PUSH: Duration = Duration::from_micros(40);
 /// After which the NIXL thread sleeps again.
 const ASLEEP: Duration = Duration::from_millis(1);
 
-const BEFORE_BYTES: usize = 64;
 const NOTE: &str = "L 1 1 0 1";
 
 type Any = Box<dyn Error>;
@@ -133,7 +132,7 @@ async fn measure(python: &str) -> Result<(), Any> {
             for kind in order {
                 if let Kind::WriteNote = kind {
                     // A note that was sent must have been taken before the next transfer ends, over some lanes.
-                    let before = arena.allocate(BEFORE_BYTES).ok_or("the arena is too small")?.freeze();
+                    let before = arena.allocate(1).ok_or("the arena is too small")?.freeze();
                     bare.run(Work::Transfer(XferOp::Write, Some(NOTE)), &before)?;
                 }
                 let mut slot = arena.allocate(bytes).ok_or("the arena is too small")?;

@@ -12,7 +12,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -353,50 +353,6 @@ impl Drop for LandingSlot {
         if book.open.contains_key(&self.generation) && !book.closed {
             // Nobody to hear it means that the attachment is being given up.
             let _ = self.landing.orphans.send(self.generation);
-        }
-    }
-}
-
-/// The books of all grants, by the agent that owns the memory: which of them a notification is about.
-#[derive(Debug, Default)]
-pub struct Landings {
-    by_peer: Mutex<HashMap<Arc<str>, Weak<Landing>>>,
-}
-
-impl Landings {
-    pub fn add(&self, landing: &Arc<Landing>) {
-        let mut by_peer = self.by_peer.lock().unwrap_or_else(PoisonError::into_inner);
-        by_peer.retain(|_, landing| landing.strong_count() > 0);
-        by_peer.insert(landing.grant.peer.clone(), Arc::downgrade(landing));
-    }
-
-    /// Says that a push into one of them will follow in a moment.
-    pub fn expect_push(&self) {
-        let any = {
-            let by_peer = self.by_peer.lock().unwrap_or_else(PoisonError::into_inner);
-            by_peer.values().find_map(Weak::upgrade)
-        };
-        // All have the same agent.
-        if let Some(landing) = any {
-            landing.agent.expect_push();
-        }
-    }
-
-    /// Takes a notification of a worker's lander; what is not understood is dropped.
-    pub fn notified(&self, peer: &str, message: &str) {
-        let landing = {
-            let by_peer = self.by_peer.lock().unwrap_or_else(PoisonError::into_inner);
-            by_peer.get(peer).and_then(Weak::upgrade)
-        };
-        let mut words = message.split(' ');
-        let (kind, grant, generation) = (words.next(), words.next(), words.next());
-        let (Some(landing), Some("F"), Some(grant), Some(generation)) = (landing, kind, grant, generation) else {
-            return;
-        };
-        if grant.parse() == Ok(landing.grant.id)
-            && let Ok(generation) = generation.parse()
-        {
-            landing.used(generation);
         }
     }
 }
